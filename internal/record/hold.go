@@ -1,0 +1,81 @@
+package record
+
+import "time"
+
+// Hold is one owner's grant, from its outermost Lock to its last Unlock.
+type Hold struct {
+	Owner    string
+	Field    string        // as it stands in Redis
+	Depth    int           // Unlocks that are due
+	Lease    time.Duration // 0: kept by the watchdog
+	Granted  Instant       // when the request that granted it was sent
+	Deadline Instant       // when we stop believing in it
+	Limit    Instant       // Deadline is never later; zero means no limit
+
+	state    state
+	longest  time.Duration // the longest TTL ever asked for
+	renewing int           // renewals under way
+	dirty    bool          // Redis may have another depth than Depth
+}
+
+type state uint8
+
+const (
+	asked state = iota // not granted yet
+	live
+	lost
+	given // back, by the last Unlock
+)
+
+// Left is the time for which h is proven from now on: by the clock that
+// stands still in suspend and by the wall clock, whichever says less. 0 when it
+// is lost.
+func (h *Hold) Left(now Instant) time.Duration {
+	if h.state != live {
+		return 0
+	}
+	return max(0, h.Deadline.after(now))
+}
+
+// Lost tells whether h was granted and is lost.
+func (h *Hold) Lost() bool { return h.state == lost }
+
+// Dirty tells whether Redis may have another depth than h.Depth: Mend is due.
+func (h *Hold) Dirty() bool { return h.dirty }
+
+// Stuck tells whether h is lost in a way that its owner must hear of before it
+// may hold the key again. A fixed lease that ran out was agreed.
+func (h *Hold) Stuck(now Instant) bool {
+	return h.state == lost && (h.Lease == 0 || h.Deadline.after(now) > 0)
+}
+
+// prove moves the deadline to ttl after the send, within the limit.
+func (h *Hold) prove(sent Instant, ttl time.Duration, anew bool) {
+	deadline := sent.Add(ttl - Margin(ttl))
+	if anew || h.Deadline.Mono < deadline.Mono {
+		h.Deadline = deadline
+	}
+	if h.Limit != (Instant{}) && h.Limit.Mono < h.Deadline.Mono {
+		h.Deadline = h.Limit
+	}
+	h.longest = max(h.longest, ttl)
+}
+
+// Margin is how much earlier than Redis a hold of that TTL ends here: one
+// hundredth, for clocks that run at different speeds, and at least the two
+// milliseconds that rounding and a tick of the watchdog's wheel can cost.
+func Margin(ttl time.Duration) time.Duration { return max(ttl/100, 2*time.Millisecond) }
+
+// Instant is a moment on both clocks, as times since origins of their own.
+type Instant struct {
+	Mono time.Duration // never steps; stands still while the machine is suspended
+	Wall time.Duration // goes on in suspend; may step
+}
+
+// Add returns the moment d later.
+func (t Instant) Add(d time.Duration) Instant { return Instant{t.Mono + d, t.Wall + d} }
+
+// after is the time from now to t by the clock that says less.
+func (t Instant) after(now Instant) time.Duration {
+	return min(t.Mono-now.Mono, t.Wall-now.Wall)
+}

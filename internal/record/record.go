@@ -1,0 +1,210 @@
+// Package record is the authority on what one client holds of one Redis key.
+//
+// It is plain logic: no I/O, no goroutine, no lock of its own, no clock. Its
+// user sends what a Request says, reports what came of it, and serialises all
+// calls. The rules that it keeps:
+//
+//  1. Requests that change the key go one at a time, renewals apart. Each names
+//     the wanted state, so a second run is harmless.
+//  2. An answer settles its request and what was sent before it.
+//  3. A field that an unanswered or abandoned request named is burned: no later
+//     hold uses it, because a copy of that request may still arrive.
+//  4. Own fields that may stand in Redis without a live hold are strays. An
+//     acquire names them and takes over from them; a sweep removes them.
+//  5. A hold counts from before its request was sent, less a margin. Lost is for
+//     good: no late answer revives it.
+//  6. The answer to a renewal speaks for the moment it was sent. If a request was
+//     open then or was sent since, it neither sets a deadline nor tells a loss.
+package record
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Rules is what all records of one client share.
+type Rules struct {
+	Client   string        // first half of every field
+	Watchdog time.Duration // TTL of a hold without a lease
+	Serial   func() uint64 // a number never given before, for fields after a burned one
+	Numbered func() bool   // whether all new fields take a number; nil means no
+}
+
+// Record is what a client knows of one key.
+type Record struct {
+	rules  *Rules
+	holds  []*Hold
+	strays []stray
+	burned []string
+	crowd  bool     // too many burned fields to list: all new ones take a number
+	open   *Request // the request that is under way
+	sent   uint64   // requests and attempts sent so far, renewals apart
+}
+
+// stray is an own field that may stand in Redis though no live hold uses it.
+type stray struct {
+	field string
+	until Instant // it cannot matter after that
+	late  bool    // a request on its way may still create it: no answer settles it
+}
+
+// mostBurned bounds the list of burned fields. Beyond it every new field takes
+// a number, which avoids them all.
+const mostBurned = 32
+
+// New returns the record of a key of which nothing is held.
+func New(rules *Rules) Record { return Record{rules: rules} }
+
+// Idle tells that the record says nothing that a new one would not say.
+func (r *Record) Idle(now Instant) bool {
+	r.purge(now)
+	return r.open == nil && len(r.holds) == 0 && len(r.strays) == 0 && !r.Burned()
+}
+
+// Burned tells whether fields of this key are burned.
+func (r *Record) Burned() bool { return len(r.burned) > 0 || r.crowd }
+
+// Hold returns owner's hold, live or lost, or nil.
+func (r *Record) Hold(owner string) *Hold {
+	for _, h := range r.holds {
+		if h.Owner == owner {
+			return h
+		}
+	}
+	return nil
+}
+
+// Holds returns all holds, live and lost. The slice is the record's own.
+func (r *Record) Holds() []*Hold { return r.holds }
+
+// Live returns the hold that is valid at now, or nil.
+func (r *Record) Live(now Instant) *Hold {
+	for _, h := range r.holds {
+		if h.Left(now) > 0 {
+			return h
+		}
+	}
+	return nil
+}
+
+// Leave takes one Unlock off h and returns how many are left. At 0 the hold is
+// over here, before Redis is asked to end it, and forgotten.
+func (r *Record) Leave(h *Hold) int {
+	h.Depth--
+	if h.Depth == 0 {
+		r.Drop(h)
+		if h.state == live {
+			h.state = given
+		}
+	}
+	return h.Depth
+}
+
+// Drop forgets h: it was given back, or its loss was heard of by all.
+func (r *Record) Drop(h *Hold) {
+	if h.renewing > 0 {
+		r.burn(h.Field) // a renewal is still on its way
+	}
+	r.holds = slices.DeleteFunc(r.holds, func(o *Hold) bool { return o == h })
+}
+
+// Lose ends h without the server's word: its deadline has come, or the client
+// closes. The field may stand for as long as its TTL.
+func (r *Record) Lose(h *Hold, now Instant) {
+	if h.state != live {
+		return
+	}
+	h.state = lost
+	r.stray(h.Field, now.Add(r.longest(h)), false)
+}
+
+// longest is the longest TTL that h's key may have from now on.
+func (r *Record) longest(h *Hold) time.Duration { return max(h.Lease, h.longest, r.rules.Watchdog) }
+
+// field is the field for a new hold of owner.
+func (r *Record) field(owner string) string {
+	plain := r.rules.Client + ":" + owner
+	if !r.crowd && (r.rules.Numbered == nil || !r.rules.Numbered()) && r.fresh(plain) {
+		return plain
+	}
+	for {
+		numbered := plain + "." + strconv.FormatUint(r.rules.Serial(), 10)
+		if r.fresh(numbered) {
+			return numbered
+		}
+	}
+}
+
+// fresh tells whether a new hold may use field. An owner may be called "7.3",
+// as the third numbered field of owner 7 is, so holds are looked at too.
+func (r *Record) fresh(field string) bool {
+	if slices.Contains(r.burned, field) {
+		return false
+	}
+	return !slices.ContainsFunc(r.holds, func(h *Hold) bool {
+		return h.Field == field && (h.state == live || h.renewing > 0)
+	})
+}
+
+func (r *Record) burn(fields ...string) {
+	for _, field := range fields {
+		if r.crowd || slices.Contains(r.burned, field) {
+			continue
+		}
+		if len(r.burned) == mostBurned {
+			r.crowd, r.burned = true, nil
+			continue
+		}
+		r.burned = append(r.burned, field)
+	}
+}
+
+// Strays tells whether own fields may stand that no live hold uses.
+func (r *Record) Strays(now Instant) bool {
+	r.purge(now)
+	return len(r.strays) > 0
+}
+
+func (r *Record) stray(field string, until Instant, late bool) {
+	for i, s := range r.strays {
+		if s.field == field {
+			r.strays[i].late = s.late || late
+			if until.Mono > s.until.Mono {
+				r.strays[i].until = until
+			}
+			return
+		}
+	}
+	r.strays = append(r.strays, stray{field, until, late})
+}
+
+// strayFields lists the strays, each once, without the field that a request is
+// about and without that of a live hold: a request that was repeated may have a
+// copy on its way that makes it again once the hold is over, but not before.
+func (r *Record) strayFields(but string) []string {
+	var fields []string
+	for _, s := range r.strays {
+		if s.field != but && !r.inUse(s.field) {
+			fields = append(fields, s.field)
+		}
+	}
+	return fields
+}
+
+func (r *Record) inUse(field string) bool {
+	return slices.ContainsFunc(r.holds, func(h *Hold) bool {
+		return h.Field == field && h.state == live
+	})
+}
+
+// settle drops the strays that an answered request named.
+func (r *Record) settle(named ...string) {
+	r.strays = slices.DeleteFunc(r.strays, func(s stray) bool {
+		return !s.late && slices.Contains(named, s.field)
+	})
+}
+
+func (r *Record) purge(now Instant) {
+	r.strays = slices.DeleteFunc(r.strays, func(s stray) bool { return s.until.Mono <= now.Mono })
+}

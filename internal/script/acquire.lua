@@ -1,0 +1,43 @@
+-- acquire: the lock for an owner that is not inside, at depth 1.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  TTL in milliseconds
+-- ARGV[2]  the owner's field
+-- ARGV[3+] leftovers: fields of this client that no live hold uses
+--
+-- Replies
+--   "granted"      the field stands at 1; nobody else is there
+--   "held:<ms>"    others are there; <ms> is the key's PTTL, -1 without expiry
+--
+-- A second run finds its own field and grants again. It only raises the TTL
+-- then, so that a late copy cannot undercut a longer one. PEXPIRE goes first:
+-- it checks the TTL before anything is written, and it passes when the server
+-- is out of memory.
+local size = redis.call('hlen', KEYS[1])
+if size == 0 then
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return 'granted'
+end
+
+local mine = redis.call('hexists', KEYS[1], ARGV[2])
+local own = mine
+for i = 3, #ARGV do
+  own = own + redis.call('hexists', KEYS[1], ARGV[i])
+end
+local left = redis.call('pttl', KEYS[1])
+if own < size then
+  return 'held:' .. left
+end
+
+if mine == 0 or left < tonumber(ARGV[1]) then
+  redis.call('pexpire', KEYS[1], ARGV[1])
+else
+  redis.call('pexpire', KEYS[1], left)
+end
+redis.call('hset', KEYS[1], ARGV[2], 1)
+for i = 3, #ARGV do
+  redis.call('hdel', KEYS[1], ARGV[i])
+end
+return 'granted'

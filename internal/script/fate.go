@@ -1,0 +1,61 @@
+package script
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Fate is what an attempt proves about the script that it sent.
+type Fate int
+
+const (
+	// Unknown: it may have run, may still run, or may never run.
+	Unknown Fate = iota
+	// Ran: it ran and its reply came back.
+	Ran
+	// NotRun: it did not run and changed nothing. Another attempt may succeed.
+	NotRun
+	// Refused: it did not run, or stopped before it changed anything, and
+	// another attempt would fare no better.
+	Refused
+)
+
+// passing are the refusals of a server that may accept the same request soon.
+// Redis 6.2 wraps what a command inside a script raised into an ERR of its own,
+// so they are looked for anywhere in the text.
+var passing = []string{
+	"LOADING ", "READONLY ", "TRYAGAIN ", "CLUSTERDOWN ", "MASTERDOWN ",
+	"BUSY ", "NOREPLICAS ", "MISCONF ", "max number of clients",
+}
+
+func fateOf(err error) Fate {
+	if errors.Is(err, redis.ErrClosed) {
+		return Refused
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
+		return NotRun
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return NotRun
+	}
+	var reply redis.Error
+	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
+		return Unknown
+	}
+	for _, word := range passing {
+		if strings.Contains(reply.Error(), word) {
+			return NotRun
+		}
+	}
+	return Refused
+}
+
+// WrongType tells whether err says that the key is of another type.
+func WrongType(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE ")
+}

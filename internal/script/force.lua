@@ -1,0 +1,22 @@
+-- force: removes the lock, whoever holds it.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  its channel
+-- ARGV[1]  publish command: "publish" or "spublish"
+--
+-- Replies
+--   "removed"  it was held; it is free now, waiters were told
+--   "free"     nobody held it
+--   "rwlock"   the key is a read-write lock, which has channels of its own;
+--              nothing was changed
+--
+-- A key of another type fails in HLEN, before anything is changed.
+if redis.call('hlen', KEYS[1]) == 0 then
+  return 'free'
+end
+if redis.call('hexists', KEYS[1], 'mode') == 1 then
+  return 'rwlock'
+end
+redis.call('del', KEYS[1])
+redis.pcall(ARGV[1], KEYS[2], '0')
+return 'removed'

@@ -1,0 +1,33 @@
+-- pass: hands the lock from one owner of this client to the next one, at
+-- depth 1 and with a TTL of its own. Nobody else is told.
+--
+-- KEYS[1]  the lock's key
+-- ARGV[1]  TTL in milliseconds of the next hold
+-- ARGV[2]  the next owner's field
+-- ARGV[3+] the fields of this client that may stand there before
+--
+-- Replies
+--   "passed"  the next owner's field stands, the others do not
+--   "gone"    none of them was there: the lock was lost, nothing was changed
+--
+-- A second run finds the new field and only raises the TTL. The old field goes
+-- last: HDEL of the only field would delete the key, and its TTL with it.
+local mine = redis.call('hexists', KEYS[1], ARGV[2])
+local own = mine
+for i = 3, #ARGV do
+  own = own + redis.call('hexists', KEYS[1], ARGV[i])
+end
+if own == 0 then
+  return 'gone'
+end
+local left = redis.call('pttl', KEYS[1])
+if mine == 0 or left < tonumber(ARGV[1]) then
+  redis.call('pexpire', KEYS[1], ARGV[1])
+else
+  redis.call('pexpire', KEYS[1], left)
+end
+redis.call('hset', KEYS[1], ARGV[2], 1)
+for i = 3, #ARGV do
+  redis.call('hdel', KEYS[1], ARGV[i])
+end
+return 'passed'

@@ -1,0 +1,100 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Runner sends scripts. It never repeats one by itself, with one exception: on
+// NOSCRIPT the text follows, because NOSCRIPT proves that nothing ran.
+type Runner struct {
+	Client redis.UniversalClient
+	Sent   atomic.Uint64 // script calls sent so far
+}
+
+// Answer is what came of one script call.
+type Answer struct {
+	Text string // the reply; empty unless Fate is Ran
+	Fate Fate
+	Err  error // nil exactly when Fate is Ran
+}
+
+// Send sends s once. words are the keys, numKeys of them, then the arguments.
+//
+// ctx carries values for hooks of the user's client. Whether its end stops the
+// call is a matter of that client: go-redis looks at a deadline only with
+// ContextTimeoutEnabled, and never at a cancellation.
+func (r *Runner) Send(ctx context.Context, s *Script, numKeys int, words ...any) Answer {
+	cmd := r.command(ctx, evalsha, s.sha, numKeys, words)
+	err := r.Client.Process(ctx, cmd)
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = r.command(ctx, eval, s.text, numKeys, words)
+		err = r.Client.Process(ctx, cmd)
+	}
+	return answerOf(s, cmd, err)
+}
+
+// SendApart is Send over the connections that go-redis keeps for pipelines, so
+// that it does not queue behind the user's own commands.
+func (r *Runner) SendApart(ctx context.Context, s *Script, numKeys int, words ...any) Answer {
+	send := func(verb, what any) (*command, error) {
+		cmd := r.command(ctx, verb, what, numKeys, words)
+		_, err := r.Client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			return pipe.Process(ctx, cmd)
+		})
+		return cmd, err
+	}
+	cmd, err := send(evalsha, s.sha)
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd, err = send(eval, s.text)
+	}
+	return answerOf(s, cmd, err)
+}
+
+func answerOf(s *Script, cmd *command, err error) Answer {
+	if err != nil {
+		return Answer{Fate: fateOf(err), Err: err}
+	}
+	text, ok := cmd.Val().(string)
+	if !ok {
+		err := fmt.Errorf("%w of type %T to script %s", errReply, cmd.Val(), s.Name)
+		return Answer{Fate: Unknown, Err: err}
+	}
+	return Answer{Text: text, Fate: Ran}
+}
+
+// errReply: whatever answered did not run our script. The state is open.
+var errReply = errors.New("unexpected reply")
+
+// BadReply is the answer to a reply that no script of ours gives.
+func BadReply(s *Script, text string) Answer {
+	if len(text) > 64 {
+		text = text[:64] + "..."
+	}
+	return Answer{Fate: Unknown, Err: fmt.Errorf("%w %q to script %s", errReply, text, s.Name)}
+}
+
+var evalsha, eval any = "evalsha", "eval"
+
+func (r *Runner) command(ctx context.Context, verb, what any, numKeys int, words []any) *command {
+	r.Sent.Add(1)
+	args := make([]any, 3+len(words))
+	args[0], args[1], args[2] = verb, what, numKeys
+	copy(args[3:], words)
+	return &command{Cmd: redis.NewCmd(ctx, args...)}
+}
+
+// command is a command that go-redis must not repeat: a script whose reply was
+// lost may have run, and only the caller knows what a second run would mean.
+type command struct{ *redis.Cmd }
+
+func (c *command) NoRetry() bool { return true }
+
+// Clone keeps NoRetry: that of redis.Cmd returns a plain command.
+func (c *command) Clone() redis.Cmder {
+	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd)}
+}
