@@ -122,10 +122,10 @@ func (r *Record) Lose(h *Hold, now Instant) {
 // longest is the longest TTL that h's key may have from now on.
 func (r *Record) longest(h *Hold) time.Duration { return max(h.Lease, h.longest, r.rules.Watchdog) }
 
-// field is the field for a new hold of owner.
-func (r *Record) field(owner string) string {
+// field is the field for a new hold of owner; it is not but.
+func (r *Record) field(owner, but string) string {
 	plain := r.rules.Client + ":" + owner
-	if !r.crowd && (r.rules.Numbered == nil || !r.rules.Numbered()) && r.fresh(plain) {
+	if !r.crowd && (r.rules.Numbered == nil || !r.rules.Numbered()) && plain != but && r.fresh(plain) {
 		return plain
 	}
 	for {

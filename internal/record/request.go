@@ -42,7 +42,7 @@ func (r *Record) Busy() bool { return r.open != nil }
 // longest time that the hold may be kept.
 func (r *Record) Acquire(owner string, lease, limit time.Duration, now Instant) *Request {
 	r.purge(now)
-	h := r.newHold(owner, lease, limit, now)
+	h := r.newHold(owner, "", lease, limit, now)
 	return r.begin(&Request{
 		Op: Acquire, Hold: h, Depth: 1, TTL: r.ttl(lease), lease: lease,
 		Found: r.strayFields(h.Field),
@@ -52,10 +52,10 @@ func (r *Record) Acquire(owner string, lease, limit time.Duration, now Instant) 
 // Pass begins the hand-over of from to a new hold of owner.
 func (r *Record) Pass(from *Hold, owner string, lease, limit time.Duration, now Instant) *Request {
 	r.purge(now)
-	h := r.newHold(owner, lease, limit, now)
+	h := r.newHold(owner, from.Field, lease, limit, now)
 	return r.begin(&Request{
 		Op: Pass, Hold: h, From: from, Depth: 1, TTL: r.ttl(lease), lease: lease,
-		Found: append(r.strayFields(h.Field), from.Field),
+		Found: append(r.strayFields(from.Field), from.Field),
 	})
 }
 
@@ -94,8 +94,10 @@ func (r *Record) Sweep(now Instant) *Request {
 	return r.begin(&Request{Op: Release, Found: r.strayFields("")})
 }
 
-func (r *Record) newHold(owner string, lease, limit time.Duration, now Instant) *Hold {
-	h := &Hold{Owner: owner, Field: r.field(owner), Lease: lease}
+// newHold names a hold to be. Its field is not but: an owner that passes the
+// lock to itself must not have the old field taken out from under the new one.
+func (r *Record) newHold(owner, but string, lease, limit time.Duration, now Instant) *Hold {
+	h := &Hold{Owner: owner, Field: r.field(owner, but), Lease: lease}
 	if limit > 0 {
 		h.Limit = now.Add(limit)
 	}
