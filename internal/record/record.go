@@ -179,13 +179,13 @@ func (r *Record) stray(field string, until Instant, late bool) {
 	r.strays = append(r.strays, stray{field, until, late})
 }
 
-// strayFields lists the strays, each once, without the field that a request is
+// strayFields lists the strays, each once, without the fields that a request is
 // about and without that of a live hold: a request that was repeated may have a
 // copy on its way that makes it again once the hold is over, but not before.
-func (r *Record) strayFields(but string) []string {
+func (r *Record) strayFields(but ...string) []string {
 	var fields []string
 	for _, s := range r.strays {
-		if s.field != but && !r.inUse(s.field) {
+		if !slices.Contains(but, s.field) && !r.inUse(s.field) {
 			fields = append(fields, s.field)
 		}
 	}

@@ -55,7 +55,7 @@ func (r *Record) Pass(from *Hold, owner string, lease, limit time.Duration, now 
 	h := r.newHold(owner, from.Field, lease, limit, now)
 	return r.begin(&Request{
 		Op: Pass, Hold: h, From: from, Depth: 1, TTL: r.ttl(lease), lease: lease,
-		Found: append(r.strayFields(from.Field), from.Field),
+		Found: append(r.strayFields(h.Field, from.Field), from.Field),
 	})
 }
 
@@ -91,7 +91,7 @@ func (r *Record) Release(h *Hold, now Instant) *Request {
 // Sweep begins the removal of the strays.
 func (r *Record) Sweep(now Instant) *Request {
 	r.purge(now)
-	return r.begin(&Request{Op: Release, Found: r.strayFields("")})
+	return r.begin(&Request{Op: Release, Found: r.strayFields()})
 }
 
 // newHold names a hold to be. Its field is not but: an owner that passes the
