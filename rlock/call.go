@@ -1,0 +1,87 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// call bounds one operation: its ctx, the end of its wait, and the end of the
+// client.
+type call struct {
+	ctx     context.Context // nil: not bounded by one
+	until   time.Time       // zero: no end
+	timer   *time.Timer
+	over    bool
+	closing <-chan struct{} // nil: goes on while the client closes
+}
+
+// errOver: the wait is over.
+var errOver = errors.New("the wait is over")
+
+// wait waits for c, within the call's bounds.
+func (k *call) wait(c <-chan struct{}) error {
+	_, err := k.waitAny(c, nil, nil)
+	return err
+}
+
+// waitAny waits for one of a and b, or for wake. Its first result tells whether b
+// came.
+func (k *call) waitAny(a, b <-chan struct{}, wake <-chan time.Time) (bool, error) {
+	var done <-chan struct{}
+	if k.ctx != nil {
+		done = k.ctx.Done()
+	}
+	select {
+	case <-a:
+		return false, nil
+	case <-b:
+		return true, nil
+	case <-wake:
+		return false, nil
+	case <-done:
+		return false, ended(k.ctx)
+	case <-k.end():
+		k.over = true
+		return false, errOver
+	case <-k.closing:
+		return false, ErrClosed
+	}
+}
+
+// past tells whether the call's bounds are reached.
+func (k *call) past() error {
+	select {
+	case <-k.closing:
+		return ErrClosed
+	default:
+	}
+	if k.ctx != nil && k.ctx.Err() != nil {
+		return ended(k.ctx)
+	}
+	if k.over || !k.until.IsZero() && !time.Now().Before(k.until) {
+		return errOver
+	}
+	return nil
+}
+
+var closedTime = func() chan time.Time { c := make(chan time.Time); close(c); return c }()
+
+func (k *call) end() <-chan time.Time {
+	if k.until.IsZero() {
+		return nil
+	}
+	if k.over {
+		return closedTime
+	}
+	if k.timer == nil {
+		k.timer = time.NewTimer(time.Until(k.until))
+	}
+	return k.timer.C
+}
+
+func (k *call) stop() {
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+}

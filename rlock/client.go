@@ -1,0 +1,213 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/script"
+	"github.com/relock-go/relock/pubsub"
+	"github.com/relock-go/relock/watchdog"
+)
+
+// Client makes locks on one Redis and keeps what they hold. It is safe for
+// concurrent use. It starts goroutines only while something is held or waited
+// for; Close ends them.
+type Client struct {
+	rdb    redis.UniversalClient
+	runner script.Runner
+	opt    options
+	rules  record.Rules
+	dog    *watchdog.Watchdog[kept]
+	hub    *pubsub.Hub
+
+	counters counters
+	serial   atomic.Uint64 // numbers of fields after burned ones
+	numbered atomic.Bool   // too many keys have burned fields: every new field takes a number
+	patience time.Duration // for how long one request may fail before its call does
+	start    time.Time     // origin of record.Instant.Mono
+	clock    func() record.Instant
+
+	closing chan struct{}  // closed when Close begins
+	work    sync.WaitGroup // operations, and the requests that outlive them
+
+	// mu guards the fields below. It is held for moments only, and before an
+	// entry's mutex when both are needed.
+	mu      sync.Mutex
+	closed  bool
+	closer  chan struct{} // closed when Close is done; nil before it began
+	entries map[string]*entry
+}
+
+// kept is what the client's timing wheel carries: a hold, or the sweep of a key.
+type kept interface{ due() }
+
+// New returns a client that keeps its locks on rdb, which stays the caller's:
+// Close does not close it. It sends nothing.
+//
+// rdb must be a *redis.Client, for one server or behind Sentinel. Its pool serves
+// the locks: a request waits for a free connection as any other command does.
+// MaxRetries does not matter, requests are repeated by this package.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	node, err := plain(rdb)
+	if err != nil {
+		return nil, err
+	}
+	opt := defaults()
+	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("rlock: New: an option is nil")
+		}
+		if err := o(&opt); err != nil {
+			return nil, fmt.Errorf("rlock: New: %w", err)
+		}
+	}
+	c := &Client{
+		rdb:      rdb,
+		opt:      opt,
+		patience: max(3*time.Second, node.Options().ReadTimeout),
+		start:    time.Now(),
+		closing:  make(chan struct{}),
+		entries:  map[string]*entry{},
+	}
+	c.runner.Client = rdb
+	c.clock = func() record.Instant {
+		now := time.Now()
+		return record.Instant{Mono: now.Sub(c.start), Wall: time.Duration(now.UnixNano())}
+	}
+	c.rules = record.Rules{
+		Client:   opt.id,
+		Watchdog: opt.watchdog,
+		Serial:   func() uint64 { return c.serial.Add(1) },
+		Numbered: c.numbered.Load,
+	}
+	period := opt.watchdog / 3
+	c.dog = watchdog.New(watchdog.Config[kept]{
+		Period:  period,
+		Attempt: period / 2,
+		Renew:   c.renew,
+		Expired: func(l *watchdog.Lease[kept]) { l.Hold.due() },
+		Logger:  opt.logger,
+	})
+	c.hub = pubsub.New(pubsub.Config{
+		Open:        func(ctx context.Context) pubsub.Conn { return rdb.Subscribe(ctx) },
+		Reconnected: func() { c.counters.reconnects.Add(1) },
+		Logger:      opt.logger,
+	})
+	return c, nil
+}
+
+func plain(rdb redis.UniversalClient) (*redis.Client, error) {
+	node, ok := rdb.(*redis.Client)
+	switch {
+	case rdb == nil || ok && node == nil:
+		return nil, errors.New("rlock: New: the Redis client is nil; make one with redis.NewClient")
+	case !ok:
+		return nil, fmt.Errorf("rlock: New: %T is not supported yet; use a *redis.Client", rdb)
+	}
+	return node, nil
+}
+
+// ID is the client's id: the first half of every owner field that it writes.
+func (c *Client) ID() string { return c.opt.id }
+
+// begin counts an operation in, so that Close waits for what it leaves behind.
+// Every nil must be followed by c.work.Done.
+func (c *Client) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.work.Add(1)
+	return nil
+}
+
+// spawn runs f in a goroutine that Close waits for. Only an operation, or what
+// one has spawned, may call it.
+func (c *Client) spawn(f func()) {
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		f()
+	}()
+}
+
+// mostKept bounds how many keys are remembered only because their fields are
+// burned. Beyond it every new field of the client takes a number, and none need
+// be remembered.
+const mostKept = 4096
+
+// entry returns key's entry, made if need be. Every call is followed by leave.
+func (c *Client) entry(key string) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[key]
+	if e == nil {
+		e = &entry{c: c, key: key, word: key, rec: record.New(&c.rules)}
+		c.entries[key] = e
+	}
+	e.refs++
+	return e
+}
+
+// find is entry for those who only look: nil when there is none.
+func (c *Client) find(key string) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[key]
+	if e != nil {
+		e.refs++
+	}
+	return e
+}
+
+// leave gives up a reference to e. It must not be called with e.mu held.
+func (c *Client) leave(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.refs--
+	c.tidyLocked(e)
+}
+
+// tidy forgets e when nothing is to be remembered of it.
+func (c *Client) tidy(e *entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tidyLocked(e)
+}
+
+func (c *Client) tidyLocked(e *entry) {
+	if e.refs > 0 {
+		return
+	}
+	e.mu.Lock()
+	idle, burned := e.idle()
+	e.mu.Unlock()
+	switch {
+	case !idle:
+	case !burned:
+		delete(c.entries, e.key)
+	case len(c.entries) > mostKept:
+		c.numbered.Store(true)
+		delete(c.entries, e.key)
+	}
+}
+
+// entriesNow is a snapshot of all entries, each with a reference.
+func (c *Client) entriesNow() []*entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*entry, 0, len(c.entries))
+	for _, e := range c.entries {
+		e.refs++
+		all = append(all, e)
+	}
+	return all
+}

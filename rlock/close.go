@@ -1,0 +1,135 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// closers is how many keys Close releases at once.
+const closers = 32
+
+// Close ends the client. New calls and those that wait return ErrClosed. Then the
+// holders are told: Lost closes, Do's ctx ends with cause ErrClosed, Validity is
+// 0. Only then their keys are released, and everything that the client started
+// is ended. rdb stays open.
+//
+// ctx bounds the waiting. What could not be released by then, or because Redis
+// does not answer, is named by the error and ends with its lease. A second Close
+// waits for the first and returns nil.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		select {
+		case <-c.closer:
+			return nil
+		case <-ctx.Done():
+			return ended(ctx)
+		}
+	}
+	c.closed, c.closer = true, make(chan struct{})
+	close(c.closing)
+	c.mu.Unlock()
+	defer close(c.closer)
+
+	all := c.entriesNow()
+	for _, e := range all {
+		e.tellClosed()
+	}
+	left := c.releaseAll(ctx, all)
+	return errors.Join(left, c.join(ctx))
+}
+
+// tellClosed tells the holders of a key that they hold nothing any more.
+func (e *entry) tellClosed() {
+	e.lock()
+	defer e.unlock()
+	now := e.c.clock()
+	for _, h := range e.holds {
+		if !h.rec.Lost() {
+			e.rec.Lose(h.rec, now)
+			e.lose(h, ErrClosed)
+		}
+	}
+}
+
+// releaseAll removes every field that the client may have in Redis.
+func (c *Client) releaseAll(ctx context.Context, all []*entry) error {
+	var mu sync.Mutex
+	var failed []error
+	var group errgroup.Group
+	group.SetLimit(closers)
+	for _, e := range all {
+		group.Go(func() error {
+			if err := c.releaseKey(ctx, e); err != nil {
+				mu.Lock()
+				failed = append(failed, fmt.Errorf("rlock: close: key %q not released: %w", e.key, err))
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are gathered above
+	const most = 10
+	if n := len(failed); n > most {
+		failed = append(failed[:most], fmt.Errorf("rlock: close: and %d more keys", n-most))
+	}
+	return errors.Join(failed...)
+}
+
+// releaseKey removes own fields from e's key, within ctx. The attempt itself goes
+// on by itself when ctx ends first.
+func (c *Client) releaseKey(ctx context.Context, e *entry) error {
+	e.lock()
+	defer e.unlock()
+	if err := e.takeTurn(&call{ctx: ctx}); err != nil {
+		return err
+	}
+	if !e.rec.Strays(c.clock()) {
+		e.endTurn()
+		return nil
+	}
+	done := make(chan struct{})
+	var err error
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		e.lock()
+		defer e.unlock()
+		err = e.sweepOnce(context.WithoutCancel(ctx))
+		close(done)
+	}()
+	e.unlock()
+	waitErr := (&call{ctx: ctx}).wait(done)
+	e.lock()
+	select {
+	case <-done:
+		return err
+	default:
+		return waitErr
+	}
+}
+
+// join ends and awaits all that runs.
+func (c *Client) join(ctx context.Context) error {
+	dogErr := c.dog.Close(ctx)
+	hubErr := c.hub.Close(ctx)
+	done := make(chan struct{})
+	go func() {
+		c.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return fmt.Errorf("rlock: close: requests are still under way: %w", ended(ctx))
+	}
+	if err := errors.Join(dogErr, hubErr); err != nil {
+		return fmt.Errorf("rlock: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+)
+
+// Do locks l, runs fn and unlocks, also when fn panics or ends its goroutine.
+//
+// The ctx of fn carries the owner, so goroutines that fn starts with it share
+// the hold. It ends with ctx; with cause ErrLost, ErrMaxHold or ErrClosed when the
+// hold is lost; and when Do returns: a lock call with it fails after that. It is
+// advice: between its end and fn's next look somebody else may be inside. Ask
+// Validity before writes that matter.
+//
+// Do returns fn's error joined with Unlock's. ErrLost is among them whenever the
+// hold was lost before fn returned. An error of Lock comes alone, and fn was not
+// run.
+func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+	if err := l.Lock(ctx); err != nil {
+		return err
+	}
+	o := OwnerOf(ctx)
+	s := &scope{}
+	s.carried.owner = o
+	inner, cancel := context.WithCancelCause(context.WithValue(ctx, ownerKey{}, &s.carried))
+	s.cancel = cancel
+	l.enterScope(o, s)
+
+	returned := false
+	defer func() {
+		s.carried.over.Store(true)
+		l.leaveScope(o, s)
+		cancel(context.Canceled)
+		unlockErr := l.Unlock(WithOwner(ctx, o))
+		if !returned {
+			// A panic, or Goexit, is on its way and must not be covered.
+			if unlockErr != nil {
+				l.c.opt.logger.Error("rlock: unlock after a panic failed", "lock", l.name, "err", unlockErr)
+			}
+			return
+		}
+		err = errors.Join(err, unlockErr)
+	}()
+	err = fn(inner)
+	returned = true
+	return err
+}
+
+func (l *Lock) enterScope(o Owner, s *scope) {
+	e := l.c.entry(l.key)
+	defer l.c.leave(e)
+	e.lock()
+	defer e.unlock()
+	h := e.hold(o)
+	if h == nil || h.rec.Lost() {
+		cause := ErrLost
+		if h != nil {
+			cause = h.cause
+		}
+		e.later(func() { s.cancel(cause) })
+		return
+	}
+	h.scopes = append(h.scopes, s)
+}
+
+func (l *Lock) leaveScope(o Owner, s *scope) {
+	e := l.c.entry(l.key)
+	defer l.c.leave(e)
+	e.lock()
+	defer e.unlock()
+	for _, h := range e.holds {
+		for i, other := range h.scopes {
+			if other == s {
+				h.scopes = append(h.scopes[:i], h.scopes[i+1:]...)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package rlock
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/gate"
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/script"
+	"github.com/relock-go/relock/pubsub"
+)
+
+// entry is one key of a client: the record of what is held, the line of those
+// who wait, and the turn to send. All lock objects on the key share it.
+type entry struct {
+	c    *Client
+	key  string
+	word any // key, boxed once
+	refs int // guarded by c.mu
+
+	// mu guards the fields below, the holds and the waiters of this key. It is
+	// never held across I/O, a wait or a callback of the user's. The mutexes of
+	// watchdog and pubsub are taken under it, never around it.
+	mu    sync.Mutex
+	rec   record.Record
+	holds []*hold
+	gate  gate.Gate[*waiter]
+
+	sending bool            // a request has the turn
+	turns   []chan struct{} // those who wait for it, in order
+	asking  *flight         // the acquire that is under way, if one is
+	passing struct {        // to whom the lock is being passed, if to anyone
+		to *waiter
+		q  *record.Request
+	}
+
+	sub    *pubsub.Subscription // while somebody waits; its wake-ups are the head's
+	asked  time.Time            // the head need not ask again before that
+	yields bool                 // until then it does not listen to messages either
+	sweeps *sweep               // while own fields may stand that no hold uses
+
+	after []func() // callbacks for unlock to run
+}
+
+func (e *entry) lock() { e.mu.Lock() }
+
+// unlock ends the critical section and then runs the callbacks gathered in it.
+func (e *entry) unlock() {
+	after := e.after
+	e.after = nil
+	e.mu.Unlock()
+	for _, f := range after {
+		tell(e.c.opt.logger, f)
+	}
+}
+
+// later has f called when the critical section is over.
+func (e *entry) later(f func()) { e.after = append(e.after, f) }
+
+// idle tells whether nothing is going on here, and whether fields are burned,
+// which is all that a new entry would not know then.
+func (e *entry) idle() (idle, burned bool) {
+	idle = !e.sending && len(e.holds) == 0 && e.gate.First() == nil && e.sweeps == nil
+	return idle && !e.rec.Strays(e.c.clock()), e.rec.Burned()
+}
+
+// hold returns owner's hold, live or lost, or nil.
+func (e *entry) hold(owner Owner) *hold {
+	for _, h := range e.holds {
+		if h.rec.Owner == string(owner) {
+			return h
+		}
+	}
+	return nil
+}
+
+func (e *entry) holdOf(r *record.Hold) *hold {
+	for _, h := range e.holds {
+		if h.rec == r {
+			return h
+		}
+	}
+	return nil
+}
+
+// takeTurn waits until the caller may send a request on this key. It returns
+// with mu held, as it was called, and on success with the turn.
+func (e *entry) takeTurn(k *call) error {
+	if !e.sending {
+		e.sending = true
+		return nil
+	}
+	turn := make(chan struct{})
+	e.turns = append(e.turns, turn)
+	e.unlock()
+	err := k.wait(turn)
+	e.lock()
+	if err == nil {
+		return nil
+	}
+	for i, t := range e.turns {
+		if t == turn {
+			e.turns = append(e.turns[:i], e.turns[i+1:]...)
+			return err
+		}
+	}
+	e.endTurn() // it came at the same moment
+	return err
+}
+
+// endTurn passes the turn on.
+func (e *entry) endTurn() {
+	if len(e.turns) == 0 {
+		e.sending, e.turns = false, nil
+		return
+	}
+	close(e.turns[0])
+	e.turns = e.turns[1:]
+}
+
+// wakeHead has the head of the line ask Redis at once.
+func (e *entry) wakeHead() {
+	e.asked, e.yields = time.Time{}, false
+	if w := e.gate.First(); w != nil {
+		w.Ring()
+	}
+}
+
+// yield has this process's head wait for a moment, deaf to messages, so that the
+// heads of other processes, which were just told of the release, ask before it.
+func (e *entry) yield() {
+	if w := e.gate.First(); w != nil {
+		e.asked, e.yields = time.Now().Add(time.Millisecond+rand.N(3*time.Millisecond)), true
+		w.Ring()
+	}
+}
+
+// follow subscribes to the key's channel. It does not wait for the server: a
+// wake-up tells when the subscription stands.
+func (e *entry) follow() {
+	if e.sub == nil {
+		e.sub = e.c.hub.Subscribe(script.Channel(e.key))
+	}
+}
+
+// unfollow ends the subscription when nobody waits and nothing is held: while
+// something is, the next waiter is likely to come.
+func (e *entry) unfollow() {
+	if e.sub != nil && e.gate.First() == nil && len(e.holds) == 0 {
+		e.sub.Close()
+		e.sub = nil
+	}
+}

@@ -1,0 +1,47 @@
+package rlock
+
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/record"
+)
+
+// extend gives owner's hold a new lease.
+func (e *entry) extend(k *call, owner Owner, lease time.Duration) error {
+	e.lock()
+	defer e.unlock()
+	for {
+		h := e.hold(owner)
+		if h == nil {
+			return e.notHeld(owner)
+		}
+		if now := e.c.clock(); h.rec.Left(now) == 0 {
+			e.expire(h, now)
+		}
+		if h.rec.Lost() {
+			return h.lostError()
+		}
+		if h.left() == 0 {
+			return e.notHeld(owner)
+		}
+		if err := e.turn(k); err != nil {
+			return err
+		}
+		if e.hold(owner) != h || h.rec.Left(e.c.clock()) == 0 {
+			e.endTurn()
+			continue
+		}
+		q := e.rec.Extend(h.rec, lease)
+		f := e.launch(k.ctx, q, time.Now().Add(e.c.patience), func(f *flight, r reply) {
+			e.kept(f, h, r)
+			f.settle()
+		})
+		if err := e.await(k, f); err != nil {
+			return err
+		}
+		if f.verdict == record.Lost {
+			return h.lostError()
+		}
+		return nil
+	}
+}

@@ -1,0 +1,175 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/watchdog"
+)
+
+// hold is one owner's hold, live or lost, with what this package adds to the
+// record's. entry.mu guards it.
+type hold struct {
+	e     *entry
+	rec   *record.Hold
+	name  string // of the lock object that took it
+	lease watchdog.Lease[kept]
+
+	leaving int           // Unlocks that were called and have not had their turn
+	cause   error         // why it was lost
+	lost    chan struct{} // closed with the loss; made when somebody asks for it
+	scopes  []*scope      // of the Do calls inside it
+}
+
+func (h *hold) owner() Owner { return Owner(h.rec.Owner) }
+
+// left is for how long h is proven. An owner whose last Unlock was called holds
+// nothing, though the release may have to wait for its turn.
+func (h *hold) left() time.Duration {
+	if h.leaving >= h.rec.Depth {
+		return 0
+	}
+	return h.rec.Left(h.e.c.clock())
+}
+
+// enter makes the hold of a grant. mu is held.
+func (e *entry) enter(r *record.Hold, w *waiter) *hold {
+	if old := e.hold(w.owner); old != nil {
+		e.forget(old) // a lease that ran out
+	}
+	h := &hold{e: e, rec: r, name: w.name}
+	h.lease.Hold = h
+	e.holds = append(e.holds, h)
+	e.c.counters.held.Add(1)
+	e.c.counters.acquired.Add(1)
+	h.schedule()
+	if f := e.c.opt.trace.Acquired; f != nil {
+		waited := time.Since(w.began)
+		e.later(func() { f(w.name, w.owner, waited) })
+	}
+	e.asked, e.yields = time.Now().Add(e.c.opt.recheck), false
+	e.gate.All(func(other *place) bool { // one owner may wait twice: it is inside now
+		if other.For.owner == w.owner {
+			other.Ring()
+		}
+		return true
+	})
+	return h
+}
+
+// schedule tells the watchdog when h is due.
+func (h *hold) schedule() {
+	c := h.e.c
+	var renewAt time.Time
+	period := c.opt.watchdog / 3
+	if h.rec.Lease == 0 || h.rec.Lease > period {
+		renewAt = time.Now().Add(period)
+	}
+	c.dog.Keep(&h.lease, renewAt, c.start.Add(h.rec.Deadline.Mono))
+}
+
+// due is called by the wheel at h's deadline, or when a lost hold has been
+// remembered long enough.
+func (h *hold) due() {
+	e := h.e
+	defer e.c.tidy(e)
+	e.lock()
+	defer e.unlock()
+	switch now := e.c.clock(); {
+	case e.holdOf(h.rec) == nil: // given back meanwhile
+	case h.rec.Lost():
+		e.forget(h)
+	case h.rec.Left(now) > 0: // prolonged meanwhile
+		h.schedule()
+	default:
+		e.expire(h, now)
+	}
+}
+
+// expire ends a hold whose deadline has come. mu is held.
+func (e *entry) expire(h *hold, now record.Instant) {
+	if h.rec.Lost() {
+		return
+	}
+	e.rec.Lose(h.rec, now)
+	var cause error
+	switch limit := h.rec.Limit; {
+	case limit != (record.Instant{}) && limit.Mono <= now.Mono:
+		cause = ErrMaxHold
+	case h.rec.Lease > 0:
+		cause = fmt.Errorf("%w: its lease is over", ErrLost)
+	default:
+		cause = fmt.Errorf("%w: it could not be renewed in time", ErrLost)
+	}
+	e.lose(h, cause)
+}
+
+// lose tells that h is lost; the record knows already. mu is held.
+func (e *entry) lose(h *hold, cause error) {
+	if h.cause != nil {
+		return
+	}
+	h.cause = cause
+	if h.lost != nil {
+		close(h.lost)
+	}
+	for _, s := range h.scopes {
+		e.later(func() { s.cancel(cause) })
+	}
+	c := e.c
+	c.counters.held.Add(-1)
+	c.counters.lost.Add(1)
+	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted.Mono
+	e.later(func() {
+		c.opt.logger.Warn("rlock: lock lost", "lock", name, "owner", string(owner), "held", held, "cause", cause)
+	})
+	if f := c.opt.trace.Lost; f != nil {
+		e.later(func() { f(name, owner, held, cause) })
+	}
+	// Its Unlocks may still come; without them it is remembered for a while.
+	c.dog.Keep(&h.lease, time.Time{}, time.Now().Add(10*c.opt.watchdog))
+	e.wakeHead()
+}
+
+// remove takes h out of the entry. mu is held.
+func (e *entry) remove(h *hold) {
+	for i, other := range e.holds {
+		if other == h {
+			e.holds = append(e.holds[:i], e.holds[i+1:]...)
+			if len(e.holds) == 0 {
+				e.holds = nil
+			}
+			break
+		}
+	}
+	e.c.dog.Drop(&h.lease)
+	e.unfollow()
+}
+
+// forget drops a lost hold. mu is held.
+func (e *entry) forget(h *hold) {
+	e.rec.Drop(h.rec)
+	e.remove(h)
+}
+
+// lostError is what an operation of a lost hold's owner returns.
+func (h *hold) lostError() error { return both(ErrLost, h.cause) }
+
+// lostChan returns the channel that the loss of h closes. mu is held.
+func (h *hold) lostChan() <-chan struct{} {
+	if h.lost == nil {
+		h.lost = make(chan struct{})
+		if h.rec.Lost() {
+			close(h.lost)
+		}
+	}
+	return h.lost
+}
+
+// scope is one Do: the ctx that its function gets.
+type scope struct {
+	carried carried
+	cancel  context.CancelCauseFunc
+}

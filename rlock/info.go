@@ -1,0 +1,187 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/script"
+)
+
+// Info is who holds a lock and who queues, as Redis has it.
+type Info struct {
+	Kind    string        // what stands in Redis: "lock", "rwlock", "" when free
+	Holders []Holder      // usually one; the readers of a read-write lock
+	TTL     time.Duration // 0 when free, -1 when the key has no expiry
+	Queue   []Holder      // a fair lock's waiters in order; Depth 0
+}
+
+// Holder is one owner in Redis.
+type Holder struct {
+	Client string // the client's id
+	Owner  Owner  // of another client: as it stands there
+	Depth  int    // hold count
+	Mode   string // "", "read" or "write"
+}
+
+// IsLocked asks Redis whether anybody holds the lock.
+func (l *Lock) IsLocked(ctx context.Context) (bool, error) {
+	return ask(ctx, l, "is locked", func(ctx context.Context, _ Owner) (bool, error) {
+		n, err := l.c.rdb.HLen(ctx, l.key).Result()
+		return n > 0, err
+	})
+}
+
+// IsHeld asks Redis whether the owner in ctx, else the calling goroutine, holds
+// the lock. A hold that is lost here is false, whatever Redis says.
+func (l *Lock) IsHeld(ctx context.Context) (bool, error) {
+	n, err := ask(ctx, l, "is held", l.count)
+	return n > 0, err
+}
+
+// IsHeldBy asks Redis whether owner o of this client holds the lock. A hold that
+// is lost here is false, whatever Redis says.
+func (l *Lock) IsHeldBy(ctx context.Context, o Owner) (bool, error) {
+	n, err := ask(WithOwner(ctx, o), l, "is held by", l.count)
+	return n > 0, err
+}
+
+// HoldCount asks Redis how often the owner in ctx, else the calling goroutine,
+// has entered. 0 when Redis does not have its field, or the hold is lost here.
+func (l *Lock) HoldCount(ctx context.Context) (int, error) {
+	return ask(ctx, l, "hold count", l.count)
+}
+
+// TTL asks Redis how long the lock's key lasts: 0 when it is free, -1 when it has
+// no expiry.
+func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
+	info, err := ask(ctx, l, "ttl", l.read)
+	return info.TTL, err
+}
+
+// Info asks Redis who holds the lock, for operators and composites. Redis may
+// have moved on when it returns.
+func (l *Lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "info", l.read) }
+
+// count is the depth of o's field.
+func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
+	field, lost := l.c.opt.id+":"+string(o), false
+	look := func(h *hold) { field, lost = h.rec.Field, h.left() == 0 }
+	if l.lookAt(o, look); lost {
+		return 0, nil
+	}
+	asked := field
+	text, err := l.c.rdb.HGet(ctx, l.key, asked).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	// Redis took a moment: the hold may be lost, or another one, by now.
+	if l.lookAt(o, look); lost || field != asked {
+		return 0, nil
+	}
+	depth, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, both(ErrWrongType, err)
+	}
+	return depth, nil
+}
+
+// read is one consistent look at the key.
+func (l *Lock) read(ctx context.Context, _ Owner) (Info, error) {
+	var ttl *redis.DurationCmd
+	var all *redis.MapStringStringCmd
+	_, err := l.c.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		ttl, all = p.PTTL(ctx, l.key), p.HGetAll(ctx, l.key)
+		return nil
+	})
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{TTL: ttl.Val()}
+	switch {
+	case len(all.Val()) == 0:
+		return Info{}, nil
+	case info.TTL < 0:
+		info.TTL = -1
+	}
+	info.Kind = "lock"
+	if all.Val()["mode"] != "" {
+		info.Kind = "rwlock"
+	}
+	for field, value := range all.Val() {
+		if h, ok := l.holder(field, value, info.Kind); ok {
+			info.Holders = append(info.Holders, h)
+		}
+	}
+	return info, nil
+}
+
+// holder reads one field of the hash. Peers may keep other things in it.
+func (l *Lock) holder(field, value, kind string) (Holder, bool) {
+	client, owner, ok := strings.Cut(field, ":")
+	depth, err := strconv.Atoi(value)
+	if !ok || err != nil {
+		return Holder{}, false
+	}
+	h := Holder{Client: client, Owner: Owner(owner), Depth: depth}
+	if kind == "rwlock" {
+		h.Mode = "read"
+		if o, write := strings.CutSuffix(owner, ":write"); write {
+			h.Owner, h.Mode = Owner(o), "write"
+		}
+	}
+	if client == l.c.opt.id { // the field may carry a number that the owner does not
+		if e := l.c.find(l.key); e != nil {
+			e.lock()
+			for _, own := range e.holds {
+				if own.rec.Field == field {
+					h.Owner = own.owner()
+				}
+			}
+			e.unlock()
+			l.c.leave(e)
+		}
+	}
+	return h, true
+}
+
+// ask runs a question to Redis. go-redis does not look at a ctx that is cancelled
+// while it waits for the server, so the question is asked in a goroutine, and
+// ends by itself when the caller leaves first.
+func ask[T any](ctx context.Context, l *Lock, op string, f func(context.Context, Owner) (T, error)) (T, error) {
+	var answer T
+	err := l.do(ctx, op, func(o, _ Owner) error {
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
+		type result struct {
+			val T
+			err error
+		}
+		done := make(chan result, 1)
+		l.c.spawn(func() {
+			val, err := f(context.WithoutCancel(ctx), o)
+			done <- result{val, err}
+		})
+		select {
+		case r := <-done:
+			if script.WrongType(r.err) {
+				return both(ErrWrongType, r.err)
+			}
+			answer = r.val
+			return r.err
+		case <-ctx.Done():
+			return ended(ctx)
+		case <-l.c.closing:
+			return ErrClosed
+		}
+	})
+	return answer, err
+}

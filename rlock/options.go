@@ -1,0 +1,164 @@
+package rlock
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Option sets one thing about a Client. New refuses what is out of range.
+type Option func(*options) error
+
+type options struct {
+	id            string
+	watchdog      time.Duration
+	mapName       func(string) string
+	handoffPasses int
+	handoffTime   time.Duration
+	recheck       time.Duration
+	release       time.Duration
+	logger        *slog.Logger
+	trace         *Trace
+}
+
+func defaults() options {
+	return options{
+		id:            uuid.NewString(),
+		watchdog:      30 * time.Second,
+		mapName:       func(name string) string { return name },
+		handoffPasses: 64,
+		handoffTime:   100 * time.Millisecond,
+		recheck:       5 * time.Second,
+		release:       5 * time.Second,
+		logger:        slog.New(slog.DiscardHandler),
+		trace:         &Trace{},
+	}
+}
+
+// WithID sets the client's id, the first half of every owner field in Redis: 1 to
+// 128 of letters, digits, '-', '_', '.'. The default is a fresh random UUID. Two
+// live clients with one id hold each other's locks; that they never meet is the
+// caller's promise.
+func WithID(id string) Option {
+	return func(o *options) error {
+		if err := checkID(id); err != nil {
+			return fmt.Errorf("WithID(%q): %w", id, err)
+		}
+		o.id = id
+		return nil
+	}
+}
+
+// WithWatchdogTimeout sets for how long a lock without a lease stands in Redis
+// when nobody renews it. It is renewed at a third of that. The default is 30 s,
+// as Redisson's; at least 100 ms, at most 10 years.
+func WithWatchdogTimeout(d time.Duration) Option {
+	return within("WithWatchdogTimeout", d, 100*time.Millisecond, longestLease, func(o *options) { o.watchdog = d })
+}
+
+// WithNameMapper sets how a lock's name becomes its key in Redis, to put a
+// prefix before all, say. The default leaves it as it is. f must be a pure
+// function: two clients that share locks need the same one.
+func WithNameMapper(f func(string) string) Option {
+	return func(o *options) error {
+		if f == nil {
+			return fmt.Errorf("WithNameMapper: the function is nil; leave the option out instead")
+		}
+		o.mapName = f
+		return nil
+	}
+}
+
+// WithHandoffLimit sets how often, and for how long, a lock may pass from one
+// waiter of this process to the next before it is released to all. The default
+// is 64 passes or 100 ms, whichever comes first. 0 passes means never: then
+// every release goes through Redis. At most 1,000,000 passes and one hour.
+func WithHandoffLimit(passes int, d time.Duration) Option {
+	return func(o *options) error {
+		switch {
+		case passes < 0 || passes > 1_000_000:
+			return fmt.Errorf("WithHandoffLimit: %d passes; use 0 to 1,000,000", passes)
+		case d < 0 || d > time.Hour || passes > 0 && d == 0:
+			return fmt.Errorf("WithHandoffLimit: %v; use more than 0 and at most 1h", d)
+		}
+		o.handoffPasses, o.handoffTime = passes, d
+		return nil
+	}
+}
+
+// WithRecheck sets the longest time that a waiter sleeps without asking Redis,
+// should every message be lost. The default is 5 s; 10 ms to one hour.
+func WithRecheck(d time.Duration) Option {
+	return within("WithRecheck", d, 10*time.Millisecond, time.Hour, func(o *options) { o.recheck = d })
+}
+
+// WithReleaseTimeout sets for how long Unlock waits for Redis. When it is over
+// Unlock returns ErrUnsettled and the release goes on in the background. The
+// default is 5 s; 10 ms to one hour.
+func WithReleaseTimeout(d time.Duration) Option {
+	return within("WithReleaseTimeout", d, 10*time.Millisecond, time.Hour, func(o *options) { o.release = d })
+}
+
+// WithLogger sets where the client reports what no call could return: renewals
+// that fail, holds that are lost, keys that could not be released. The default
+// reports nothing.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) error {
+		if l == nil {
+			return fmt.Errorf("WithLogger: the logger is nil; leave the option out instead")
+		}
+		o.logger = l
+		return nil
+	}
+}
+
+// WithTrace sets callbacks for what happens to locks. The default is none.
+func WithTrace(t *Trace) Option {
+	return func(o *options) error {
+		if t == nil {
+			return fmt.Errorf("WithTrace: the trace is nil; leave the option out instead")
+		}
+		o.trace = t
+		return nil
+	}
+}
+
+func within(name string, d, least, most time.Duration, set func(*options)) Option {
+	return func(o *options) error {
+		if d < least || d > most {
+			return fmt.Errorf("%s(%v): use %v to %v", name, d, least, most)
+		}
+		set(o)
+		return nil
+	}
+}
+
+// LockOption sets one thing about a lock object. What is wrong with it is
+// reported by the first operation.
+type LockOption func(*lockOptions) error
+
+type lockOptions struct {
+	nonReentrant bool
+	maxHold      time.Duration
+}
+
+// NonReentrant makes a re-entry through this object an ErrReentry.
+func NonReentrant() LockOption {
+	return func(o *lockOptions) error { o.nonReentrant = true; return nil }
+}
+
+// WithMaxHold bounds how long a hold taken through this object may last,
+// whatever renews or extends it. d after the grant the holder is told, with
+// cause ErrMaxHold, and the key ends with what is left of its TTL. At least 1 ms,
+// at most 10 years. A re-entry does not move the end.
+func WithMaxHold(d time.Duration) LockOption {
+	return func(o *lockOptions) error {
+		if d < time.Millisecond || d > longestLease {
+			return fmt.Errorf("WithMaxHold(%v): use 1ms to %v", d, longestLease)
+		}
+		o.maxHold = d
+		return nil
+	}
+}

@@ -1,0 +1,104 @@
+package rlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/watchdog"
+)
+
+// sweep removes own fields that no hold uses, and mends depths that Redis may
+// have wrong. It begins at once and goes on at growing intervals for as long as
+// a late request may still make such a field.
+type sweep struct {
+	e     *entry
+	lease watchdog.Lease[kept]
+	pause time.Duration
+}
+
+const longestPause = 5 * time.Second
+
+// sweepLater has the key swept soon. mu is held.
+func (e *entry) sweepLater() {
+	if e.sweeps != nil {
+		e.sweeps.pause = shortPause
+		e.sweeps.schedule()
+		return
+	}
+	s := &sweep{e: e, pause: shortPause}
+	s.lease.Hold = s
+	e.sweeps = s
+	s.schedule()
+}
+
+const shortPause = 5 * time.Millisecond
+
+func (s *sweep) schedule() {
+	s.e.c.dog.Keep(&s.lease, time.Time{}, time.Now().Add(s.pause))
+}
+
+// due is called by the wheel.
+func (s *sweep) due() {
+	if s.e.c.begin() != nil {
+		return // Close sweeps
+	}
+	go func() {
+		defer s.e.c.work.Done()
+		s.run()
+		s.e.c.tidy(s.e)
+	}()
+}
+
+func (s *sweep) run() {
+	e := s.e
+	e.lock()
+	defer e.unlock()
+	now := e.c.clock()
+	var dirty *hold
+	for _, h := range e.holds {
+		if h.rec.Dirty() && h.left() > 0 {
+			dirty = h
+		}
+	}
+	if dirty == nil && !e.rec.Strays(now) {
+		e.sweeps = nil
+		return
+	}
+	if !e.sending {
+		switch {
+		case dirty != nil:
+			e.sending = true
+			f := &flight{q: e.rec.Mend(dirty.rec, now)}
+			r := e.exchangeUnlocked(context.Background(), f.q)
+			e.kept(f, dirty, r)
+		case e.rec.Live(now) == nil:
+			e.sending = true
+			_ = e.sweepOnce(context.Background())
+		}
+	}
+	s.pause = min(2*s.pause, longestPause)
+	s.schedule()
+}
+
+// sweepOnce removes the strays. It has the turn and ends it.
+func (e *entry) sweepOnce(ctx context.Context) error {
+	defer e.endTurn()
+	q := e.rec.Sweep(e.c.clock())
+	r := e.exchangeUnlocked(ctx, q)
+	if r.err != nil {
+		e.rec.Close(q, e.c.clock())
+		return r.err
+	}
+	if verdict, _ := e.rec.Answer(q, r.yes, e.c.clock()); verdict == record.Released && r.yes {
+		e.wakeHead()
+	}
+	return nil
+}
+
+// exchangeUnlocked is one attempt at q, with mu released meanwhile.
+func (e *entry) exchangeUnlocked(ctx context.Context, q *record.Request) reply {
+	e.unlock()
+	defer e.lock()
+	return e.exchange(ctx, q, time.Time{})
+}
