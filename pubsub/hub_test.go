@@ -40,6 +40,7 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 			Reconnected: func() { b.reconnects.Add(1) },
 			Logger:      slog.New(slog.NewTextHandler(&b.log, nil)),
 		})
+		defer func() { _ = b.hub.Close(t.Context()) }() // when f has failed
 		f(b)
 		require.NoError(t, b.hub.Close(t.Context()))
 		require.Zero(t, b.srv.live(), "connections left open")
@@ -210,6 +211,16 @@ func TestLingerThenNothingRuns(t *testing.T) {
 		b.ready("a") // and it all begins again
 		assert.Equal(b, 2, b.srv.dials())
 		assert.Zero(b, b.reconnects.Load())
+	})
+}
+
+func TestLingeringChannelIsKept(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.ready("a").Close()
+		x := b.ready("a")
+		time.Sleep(time.Minute)
+		b.asleep(x)
+		assert.Equal(b, []string{"SUBSCRIBE a"}, b.srv.commands())
 	})
 }
 
