@@ -1,5 +1,7 @@
 package record
 
+import "time"
+
 // Verdict is what the end of a request means.
 type Verdict uint8
 
@@ -8,7 +10,8 @@ const (
 	Granted Verdict = iota
 	// Kept: Hold is as the request wanted it.
 	Kept
-	// Released: Redis had the hold until it was given back.
+	// Released: Redis had the hold until it was given back. After Pass: and the
+	// next owner, who may have had it, has it no more.
 	Released
 	// Held: others have the lock.
 	Held
@@ -28,7 +31,7 @@ const (
 // A grant of an acquire proves that a hold which was thought live is gone;
 // Answer marks it lost and returns it as the second result.
 func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
-	r.end(q)
+	r.end(q, now)
 	switch {
 	case q.Op == Keep:
 		return r.kept(q, yes, now), nil
@@ -36,10 +39,10 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
 		return r.released(q, yes, now), nil
 	case !yes && q.Op == Pass:
 		r.settle(q.fields()...)
-		r.late(q, now)
-		return Lost, nil
+		r.late(q)
+		return r.gone(q.From, now), nil
 	case !yes:
-		r.late(q, now)
+		r.late(q)
 		return Held, nil
 	}
 
@@ -56,30 +59,45 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
 // Close ends q without an answer: its user has given up, or every attempt was
 // proven not to have run.
 func (r *Record) Close(q *Request, now Instant) {
-	r.end(q)
-	r.late(q, now)
+	r.end(q, now)
+	r.late(q)
 	switch {
 	case q.Op == Keep:
-		q.Hold.dirty = q.Hold.dirty || q.doubtful || q.Depth == q.Hold.Depth && !q.anew
+		q.Hold.dirty = q.Hold.dirty || q.doubtful
+		if q.Hold.state == lost && q.doubtful {
+			r.left(q.Hold) // it may have been prolonged, or may still be
+		}
 	case q.Op == Release && q.Hold != nil:
-		r.stray(q.Hold.Field, now.Add(r.longest(q.Hold)), false)
+		r.left(q.Hold)
 	case q.Op == Pass:
-		r.stray(q.From.Field, now.Add(r.longest(q.From)), false)
+		r.left(q.From)
 	}
 }
 
-func (r *Record) end(q *Request) {
+func (r *Record) end(q *Request, now Instant) {
 	if r.open != q {
 		panic("record: bug: the request is not under way")
 	}
 	r.open = nil
+	switch {
+	case q.Op == Release:
+	case q.doubtful:
+		q.Hold.mayStand(r.watch(now, q.TTL))
+	default:
+		q.Hold.mayStand(now.Add(q.TTL))
+	}
 }
 
-// late notes that an unanswered copy of q may still make its field. It is
-// watched for a watchdog timeout, or a lease if that is longer.
-func (r *Record) late(q *Request, now Instant) {
+// watch is how long to look out for what an unanswered copy does. It may come
+// for a watchdog timeout, and the field stands for its TTL after that.
+func (r *Record) watch(now Instant, ttl time.Duration) Instant {
+	return now.Add(r.rules.Watchdog + ttl)
+}
+
+// late notes that an unanswered copy of q may still make its field.
+func (r *Record) late(q *Request) {
 	if q.doubtful && (q.Op == Acquire || q.Op == Pass) {
-		r.stray(q.Hold.Field, now.Add(max(q.TTL, r.rules.Watchdog)), true)
+		r.stray(q.Hold.Field, q.Hold.stands, true)
 	}
 }
 
@@ -96,11 +114,11 @@ func (r *Record) anyLive() *Hold {
 // granted makes the hold of an answered Acquire or Pass.
 func (r *Record) granted(q *Request, now Instant) Verdict {
 	h := q.Hold
-	r.late(q, now)
+	r.late(q)
 	h.Granted = q.sent
 	h.prove(q.sent, q.TTL, true)
 	if q.abandoned || h.Deadline.after(now) <= 0 {
-		r.stray(h.Field, now.Add(q.TTL), false)
+		r.left(h)
 		return Undo
 	}
 	if old := r.Hold(h.Owner); old != nil {
@@ -113,18 +131,20 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 
 func (r *Record) kept(q *Request, yes bool, now Instant) Verdict {
 	h := q.Hold
-	h.longest = max(h.longest, q.TTL)
 	if v := r.judge(h, yes, now); v != Kept {
 		return v
 	}
-	h.dirty = q.abandoned && q.Depth != h.Depth
+	if q.enters && !q.abandoned {
+		h.Depth++
+	}
+	// An Unlock may have come meanwhile, so Redis need not have h's depth now.
+	h.dirty = q.Depth != h.Depth
 	if q.abandoned {
 		return Undo
 	}
 	if q.anew || q.lease == 0 || q.sent.Add(q.TTL-Margin(q.TTL)).Mono > h.Deadline.Mono {
 		h.Lease = q.lease
 	}
-	h.Depth = q.Depth
 	h.prove(q.sent, q.TTL, q.anew)
 	return Kept
 }
@@ -136,7 +156,7 @@ func (r *Record) judge(h *Hold, there bool, now Instant) Verdict {
 		return Lost
 	case h.state == lost:
 		if there { // prolonged, though nobody believes in it any more
-			r.stray(h.Field, now.Add(r.longest(h)), false)
+			r.left(h)
 		}
 		return Lost
 	case h.Left(now) == 0:
@@ -151,11 +171,17 @@ func (r *Record) judge(h *Hold, there bool, now Instant) Verdict {
 
 func (r *Record) released(q *Request, yes bool, now Instant) Verdict {
 	r.settle(q.fields()...)
-	switch {
-	case q.Hold == nil || yes:
+	if q.Hold == nil || yes {
 		return Released
-	case q.doubtful && q.Hold.Deadline.after(now) > 0:
-		return Released // the attempt without an answer did it
+	}
+	return r.gone(q.Hold, now)
+}
+
+// gone judges a hold that was to be given back and is not there. Before its
+// deadline an unanswered attempt has done it, of this request or an earlier one.
+func (r *Record) gone(h *Hold, now Instant) Verdict {
+	if h.ending && h.Deadline.after(now) > 0 {
+		return Released
 	}
 	return Lost
 }

@@ -12,10 +12,11 @@ type Hold struct {
 	Deadline Instant       // when we stop believing in it
 	Limit    Instant       // Deadline is never later; zero means no limit
 
+	stands   Instant // the field cannot stand any longer, by Mono
+	renewing int32   // renewals under way
 	state    state
-	longest  time.Duration // the longest TTL ever asked for
-	renewing int           // renewals under way
-	dirty    bool          // Redis may have another depth than Depth
+	dirty    bool // Redis may have another depth than Depth
+	ending   bool // an unanswered request may have ended it
 }
 
 type state uint8
@@ -55,10 +56,17 @@ func (h *Hold) prove(sent Instant, ttl time.Duration, anew bool) {
 	if anew || h.Deadline.Mono < deadline.Mono {
 		h.Deadline = deadline
 	}
-	if h.Limit != (Instant{}) && h.Limit.Mono < h.Deadline.Mono {
-		h.Deadline = h.Limit
+	if h.Limit != (Instant{}) { // each clock for itself: one may have been stepped since
+		h.Deadline.Mono = min(h.Deadline.Mono, h.Limit.Mono)
+		h.Deadline.Wall = min(h.Deadline.Wall, h.Limit.Wall)
 	}
-	h.longest = max(h.longest, ttl)
+}
+
+// mayStand notes that the field may stand until then.
+func (h *Hold) mayStand(until Instant) {
+	if h.stands.Mono < until.Mono {
+		h.stands = until
+	}
 }
 
 // Margin is how much earlier than Redis a hold of that TTL ends here: one

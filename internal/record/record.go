@@ -10,16 +10,23 @@
 //  3. A field that an unanswered or abandoned request named is burned: no later
 //     hold uses it, because a copy of that request may still arrive.
 //  4. Own fields that may stand in Redis without a live hold are strays. An
-//     acquire names them and takes over from them; a sweep removes them.
+//     acquire names them and takes over from them; a sweep removes them. They
+//     are remembered for as long as they may stand: a copy may come for a
+//     watchdog timeout after its request ended, and its field for a TTL more.
 //  5. A hold counts from before its request was sent, less a margin. Lost is for
 //     good: no late answer revives it.
 //  6. The answer to a renewal speaks for the moment it was sent. If a request was
 //     open then or was sent since, it neither sets a deadline nor tells a loss.
+//  7. A hold that is gone after an unanswered attempt to give it back, and before
+//     its deadline, was given back.
+//  8. Depth is what the owner counts: one more when an Enter is answered, one
+//     less at Leave. Redis follows; while it may differ the hold is dirty.
 package record
 
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -88,10 +95,12 @@ func (r *Record) Live(now Instant) *Hold {
 	return nil
 }
 
-// Leave takes one Unlock off h and returns how many are left. At 0 the hold is
-// over here, before Redis is asked to end it, and forgotten.
+// Leave takes one Unlock off h and returns how many are left. Redis hears of an
+// inner one by Mend. At 0 the hold is over here, before Redis is asked to end
+// it, and forgotten: Release or Pass comes next, before any other request.
 func (r *Record) Leave(h *Hold) int {
 	h.Depth--
+	h.dirty = true
 	if h.Depth == 0 {
 		r.Drop(h)
 		if h.state == live {
@@ -112,32 +121,37 @@ func (r *Record) Drop(h *Hold) {
 // Lose ends h without the server's word: its deadline has come, or the client
 // closes. The field may stand for as long as its TTL.
 func (r *Record) Lose(h *Hold, now Instant) {
+	r.purge(now)
 	if h.state != live {
 		return
 	}
 	h.state = lost
-	r.stray(h.Field, now.Add(r.longest(h)), false)
+	r.left(h)
 }
 
-// longest is the longest TTL that h's key may have from now on.
-func (r *Record) longest(h *Hold) time.Duration { return max(h.Lease, h.longest, r.rules.Watchdog) }
+// left notes that the field of h may stand without it.
+func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, false) }
 
 // field is the field for a new hold of owner; it is not but.
+//
+// No two fields are ever equal but by this choice: a number is given once, and
+// an owner that is itself called like a numbered field, "7.3", always takes one.
 func (r *Record) field(owner, but string) string {
 	plain := r.rules.Client + ":" + owner
-	if !r.crowd && (r.rules.Numbered == nil || !r.rules.Numbered()) && plain != but && r.fresh(plain) {
+	numbered := r.crowd || numbered(owner) || r.rules.Numbered != nil && r.rules.Numbered()
+	if !numbered && plain != but && r.fresh(plain) {
 		return plain
 	}
-	for {
-		numbered := plain + "." + strconv.FormatUint(r.rules.Serial(), 10)
-		if r.fresh(numbered) {
-			return numbered
-		}
-	}
+	return plain + "." + strconv.FormatUint(r.rules.Serial(), 10)
 }
 
-// fresh tells whether a new hold may use field. An owner may be called "7.3",
-// as the third numbered field of owner 7 is, so holds are looked at too.
+// numbered tells whether s ends in a dot and digits.
+func numbered(s string) bool {
+	rest := strings.TrimRight(s, "0123456789")
+	return len(rest) < len(s) && strings.HasSuffix(rest, ".")
+}
+
+// fresh tells whether a new hold may use field.
 func (r *Record) fresh(field string) bool {
 	if slices.Contains(r.burned, field) {
 		return false

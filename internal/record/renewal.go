@@ -21,6 +21,7 @@ func (r *Record) Renew(h *Hold, now Instant) (Renewal, bool) {
 	n := Renewal{Hold: h, at: now, sent: r.sent, clean: r.open == nil}
 	if h.Lease == 0 {
 		n.TTL = r.rules.Watchdog
+		h.mayStand(r.watch(now, n.TTL))
 	}
 	h.renewing++
 	return n, true

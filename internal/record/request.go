@@ -24,6 +24,7 @@ type Request struct {
 
 	lease     time.Duration // that Hold has afterwards; 0: the watchdog's
 	anew      bool          // the lease is set, not only lengthened
+	enters    bool          // Hold is one deeper afterwards
 	sent      Instant       // the last attempt
 	doubtful  bool          // an attempt was not answered
 	abandoned bool          // nobody waits for it any more
@@ -64,12 +65,12 @@ func (r *Record) Enter(h *Hold, lease time.Duration) *Request {
 	if h.Lease == 0 {
 		lease = 0 // the watchdog's stays
 	}
-	return r.keep(h, h.Depth+1, lease, r.ttl(lease), false)
+	return r.keep(&Request{Hold: h, Depth: h.Depth + 1, TTL: r.ttl(lease), lease: lease, enters: true})
 }
 
 // Extend begins a new lease for h, counted from the send.
 func (r *Record) Extend(h *Hold, lease time.Duration) *Request {
-	return r.keep(h, h.Depth, lease, r.ttl(lease), true)
+	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: r.ttl(lease), lease: lease, anew: true})
 }
 
 // Mend begins the request that brings Redis to what h is here. An inner Unlock
@@ -79,7 +80,7 @@ func (r *Record) Mend(h *Hold, now Instant) *Request {
 	if h.Lease > 0 {
 		ttl = max(h.Left(now), time.Millisecond)
 	}
-	return r.keep(h, h.Depth, h.Lease, ttl, false)
+	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: ttl, lease: h.Lease})
 }
 
 // Release begins the end of h, and of all strays.
@@ -101,11 +102,17 @@ func (r *Record) newHold(owner, but string, lease, limit time.Duration, now Inst
 	if limit > 0 {
 		h.Limit = now.Add(limit)
 	}
+	for _, s := range r.strays {
+		if s.field == h.Field {
+			h.mayStand(s.until) // it stands already, and its TTL is only raised
+		}
+	}
 	return h
 }
 
-func (r *Record) keep(h *Hold, depth int, lease, ttl time.Duration, anew bool) *Request {
-	return r.begin(&Request{Op: Keep, Hold: h, Depth: depth, TTL: ttl, lease: lease, anew: anew})
+func (r *Record) keep(q *Request) *Request {
+	q.Op = Keep
+	return r.begin(q)
 }
 
 func (r *Record) ttl(lease time.Duration) time.Duration {
@@ -135,6 +142,9 @@ func (r *Record) Sent(q *Request, now Instant) {
 func (r *Record) Unanswered(q *Request) {
 	q.doubtful = true
 	r.burn(q.fields()...)
+	if h := q.gives(); h != nil {
+		h.ending = true
+	}
 }
 
 // Abandon notes that q's caller has left. What q grants will be undone, so
@@ -142,6 +152,17 @@ func (r *Record) Unanswered(q *Request) {
 func (r *Record) Abandon(q *Request) {
 	q.abandoned = true
 	r.burn(q.Hold.Field)
+}
+
+// gives is the hold that q gives back, or nil.
+func (q *Request) gives() *Hold {
+	switch q.Op {
+	case Release:
+		return q.Hold
+	case Pass:
+		return q.From
+	}
+	return nil
 }
 
 // fields are all that q names.
