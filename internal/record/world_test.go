@@ -29,6 +29,7 @@ type world struct {
 	q        *Request      // under way, nil when the line is free
 	kind     string        // what its user wants with it
 	first    time.Duration // when it began
+	alone    bool          // there was no live hold then
 	attempt  *packet       // of q, not timed out yet
 	wire     []*packet
 	renewals []*renewal
@@ -104,7 +105,7 @@ func (w *world) fail(format string, args ...any) {
 func (w *world) begin(kind string, q *Request) {
 	w.t.Logf("%v %s %v: %s depth %d ttl %v, found %v", w.server.Now, kind, q.Op, fieldOf(q.Hold), q.Depth, q.TTL, q.Found)
 	w.checkRequest(q)
-	w.q, w.kind, w.first = q, kind, w.server.Now
+	w.q, w.kind, w.first, w.alone = q, kind, w.server.Now, w.rec.anyLive() == nil
 	w.send()
 	if rapid.IntRange(0, 3).Draw(w.t, "slow") == 0 {
 		return
@@ -154,6 +155,9 @@ func (w *world) execute(p *packet) {
 		w.fail("the TTL of the live hold %s fell from %v to %v", h.Field, before, after)
 	}
 	late := p.closed != 0
+	if strings.HasPrefix(p.reply, "held") && !late && w.alone && w.server.Depth(stranger) == 0 && !w.beyond {
+		w.fail("leftovers %v keep their own client out", w.server.Fields())
+	}
 	if p.sets != "" {
 		w.blurred[p.sets] = late
 	}
@@ -203,7 +207,7 @@ func (w *world) answer() {
 			w.fail("the verdict is Lost and %s is live", h.Field)
 		}
 	case verdict == Granted:
-		if w.rec.Hold(h.Owner) != h || h.Left(w.now()) == 0 {
+		if w.rec.Hold(h.Owner) != h || h.Left(w.now()) == 0 || q.Abandoned() {
 			w.fail("the grant of %s made no live hold", h.Field)
 		}
 		w.depth[h] = 1
