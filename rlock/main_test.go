@@ -1,9 +1,42 @@
 package rlock
 
 import (
+	"errors"
+	"flag"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+
+	"github.com/relock-go/relock/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// shared is the redis-server of the tests that do it no harm, with a client to
+// look at it. Both are nil when this machine has none.
+var shared struct {
+	server *redistest.Server
+	rdb    *redis.Client
+	err    error
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m}) }
+
+// suite runs the tests with the shared server, and ends that before goleak looks.
+type suite struct{ *testing.M }
+
+func (s *suite) Run() int {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set("8") // most tests wait for Redis, not for a core
+	}
+	shared.server, shared.err = redistest.Start()
+	if shared.err != nil && !errors.Is(shared.err, redistest.ErrNoServer) {
+		panic(shared.err)
+	}
+	if shared.server != nil {
+		shared.rdb = redis.NewClient(&redis.Options{Addr: shared.server.Addr})
+		defer shared.server.Close()
+		defer shared.rdb.Close()
+	}
+	return s.M.Run()
+}
