@@ -1,7 +1,6 @@
 package rlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -204,7 +203,7 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 		until = k.until
 	}
 	q := e.rec.Acquire(string(w.owner), w.lease, w.limit, e.c.clock())
-	f := e.launch(k.ctx, q, until, func(f *flight, r reply) { e.answered(f, w, k.ctx, r) })
+	f := e.launch(k.ctx, &flight{kind: acquiring, q: q, until: until, w: w})
 	e.asking = f
 	return f, e.await(k, f)
 }
@@ -235,8 +234,9 @@ func (e *entry) turn(k *call) error {
 const shortTurn = 100 * time.Millisecond
 
 // answered deals with the answer to the acquire that f sent for w.
-func (e *entry) answered(f *flight, w *waiter, ctx context.Context, r reply) {
+func (e *entry) answered(f *flight, r reply) {
 	e.asking = nil
+	w := f.w
 	now := e.c.clock()
 	if r.err != nil {
 		e.rec.Close(f.q, now)
@@ -256,13 +256,12 @@ func (e *entry) answered(f *flight, w *waiter, ctx context.Context, r reply) {
 	case record.Granted:
 		e.gate.Leave(&w.place)
 		e.gate.Taken(time.Now())
-		f.hold = e.enter(f.q.Hold, w)
-		w.hold = f.hold
+		w.hold = e.enter(f.q.Hold, w)
 		e.endTurn()
 	case record.Undo:
 		f.settle()
 		e.gate.Taken(time.Now())
-		e.handOn(context.WithoutCancel(ctx), f.q.Hold, f.q.Abandoned(), nil)
+		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned(), nil)
 		return
 	default:
 		e.endTurn()
@@ -353,10 +352,7 @@ func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) 
 		return true, nil
 	}
 	q := e.rec.Enter(h.rec, w.lease)
-	f := e.launch(k.ctx, q, time.Now().Add(e.c.patience), func(f *flight, r reply) {
-		e.kept(f, h, r)
-		f.settle()
-	})
+	f := e.launch(k.ctx, &flight{kind: keeping, q: q, until: time.Now().Add(e.c.patience), h: h})
 	if err := e.await(k, f); err != nil {
 		return false, err
 	}
@@ -366,10 +362,10 @@ func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) 
 	return false, nil
 }
 
-// kept deals with the answer to a request that keeps h, and ends the turn.
-func (e *entry) kept(f *flight, h *hold, r reply) {
+// kept deals with the answer to a request that keeps f's hold, and ends the turn.
+func (e *entry) kept(f *flight, r reply) {
 	defer e.endTurn()
-	now := e.c.clock()
+	h, now := f.h, e.c.clock()
 	if r.err != nil {
 		e.rec.Close(f.q, now)
 		f.err = r.err

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -14,6 +15,27 @@ type call struct {
 	timer   *time.Timer
 	over    bool
 	closing <-chan struct{} // nil: goes on while the client closes
+	timers  *timers         // nil: makes its own
+}
+
+// timers are used again: an Unlock needs one that never fires.
+type timers struct{ pool sync.Pool }
+
+func (t *timers) get(d time.Duration) *time.Timer {
+	if t != nil {
+		if timer, ok := t.pool.Get().(*time.Timer); ok {
+			timer.Reset(d)
+			return timer
+		}
+	}
+	return time.NewTimer(d)
+}
+
+func (t *timers) put(timer *time.Timer) {
+	timer.Stop()
+	if t != nil {
+		t.pool.Put(timer)
+	}
 }
 
 // errOver: the wait is over.
@@ -75,13 +97,14 @@ func (k *call) end() <-chan time.Time {
 		return closedTime
 	}
 	if k.timer == nil {
-		k.timer = time.NewTimer(time.Until(k.until))
+		k.timer = k.timers.get(time.Until(k.until))
 	}
 	return k.timer.C
 }
 
 func (k *call) stop() {
 	if k.timer != nil {
-		k.timer.Stop()
+		k.timers.put(k.timer)
+		k.timer = nil
 	}
 }

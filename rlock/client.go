@@ -35,7 +35,11 @@ type Client struct {
 	clock    func() record.Instant
 
 	closing chan struct{}  // closed when Close begins
-	work    sync.WaitGroup // operations, and the requests that outlive them
+	work    sync.WaitGroup // operations, and the jobs that outlive them
+	crew    crew           // runs the jobs
+	timers  timers
+
+	watchdogWord any // opt.watchdog in milliseconds, boxed once
 
 	// mu guards the fields below. It is held for moments only, and before an
 	// entry's mutex when both are needed.
@@ -77,6 +81,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		entries:  map[string]*entry{},
 	}
 	c.runner.Client = rdb
+	c.watchdogWord = millis(opt.watchdog)
 	c.clock = func() record.Instant {
 		now := time.Now()
 		return record.Instant{Mono: now.Sub(c.start), Wall: time.Duration(now.UnixNano())}
@@ -130,13 +135,20 @@ func (c *Client) begin() error {
 }
 
 // spawn runs f in a goroutine that Close waits for. Only an operation, or what
-// one has spawned, may call it.
+// one has begun, may call it.
 func (c *Client) spawn(f func()) {
 	c.work.Add(1)
-	go func() {
-		defer c.work.Done()
-		f()
-	}()
+	c.crew.do(spawned{c, f})
+}
+
+type spawned struct {
+	c *Client
+	f func()
+}
+
+func (s spawned) run() {
+	defer s.c.work.Done()
+	s.f()
 }
 
 // mostKept bounds how many keys are remembered only because their fields are
@@ -145,12 +157,13 @@ func (c *Client) spawn(f func()) {
 const mostKept = 4096
 
 // entry returns key's entry, made if need be. Every call is followed by leave.
-func (c *Client) entry(key string) *entry {
+func (c *Client) entry(key string, k *keys) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[key]
 	if e == nil {
-		e = &entry{c: c, key: key, word: key, rec: record.New(&c.rules)}
+		e = &entry{c: c, key: key, keys: k, rec: record.New(&c.rules)}
+		e.holds = e.first[:0]
 		c.entries[key] = e
 	}
 	e.refs++

@@ -95,14 +95,12 @@ func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 	}
 	done := make(chan struct{})
 	var err error
-	c.work.Add(1)
-	go func() {
-		defer c.work.Done()
+	c.spawn(func() {
 		e.lock()
 		defer e.unlock()
 		err = e.sweepOnce(context.WithoutCancel(ctx))
 		close(done)
-	}()
+	})
 	e.unlock()
 	waitErr := (&call{ctx: ctx}).wait(done)
 	e.lock()
@@ -121,6 +119,8 @@ func (c *Client) join(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		c.work.Wait()
+		c.crew.close()
+		c.crew.wait()
 		close(done)
 	}()
 	select {

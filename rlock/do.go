@@ -48,7 +48,7 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 }
 
 func (l *Lock) enterScope(o Owner, s *scope) {
-	e := l.c.entry(l.key)
+	e := l.c.entry(l.key, l.keys)
 	defer l.c.leave(e)
 	e.lock()
 	defer e.unlock()
@@ -65,7 +65,7 @@ func (l *Lock) enterScope(o Owner, s *scope) {
 }
 
 func (l *Lock) leaveScope(o Owner, s *scope) {
-	e := l.c.entry(l.key)
+	e := l.c.entry(l.key, l.keys)
 	defer l.c.leave(e)
 	e.lock()
 	defer e.unlock()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/relock-go/relock/internal/gate"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/script"
 	"github.com/relock-go/relock/pubsub"
 )
 
@@ -16,7 +15,7 @@ import (
 type entry struct {
 	c    *Client
 	key  string
-	word any // key, boxed once
+	keys *keys
 	refs int // guarded by c.mu
 
 	// mu guards the fields below, the holds and the waiters of this key. It is
@@ -25,6 +24,7 @@ type entry struct {
 	mu    sync.Mutex
 	rec   record.Record
 	holds []*hold
+	first [1]*hold // what holds begins in
 	gate  gate.Gate[*waiter]
 
 	sending bool            // a request has the turn
@@ -140,7 +140,7 @@ func (e *entry) yield() {
 // wake-up tells when the subscription stands.
 func (e *entry) follow() {
 	if e.sub == nil {
-		e.sub = e.c.hub.Subscribe(script.Channel(e.key))
+		e.sub = e.c.hub.Subscribe(e.keys.channel.(string))
 	}
 }
 

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/record"
@@ -137,10 +138,7 @@ func (e *entry) lose(h *hold, cause error) {
 func (e *entry) remove(h *hold) {
 	for i, other := range e.holds {
 		if other == h {
-			e.holds = append(e.holds[:i], e.holds[i+1:]...)
-			if len(e.holds) == 0 {
-				e.holds = nil
-			}
+			e.holds = slices.Delete(e.holds, i, i+1)
 			break
 		}
 	}

@@ -32,6 +32,7 @@ type Lock struct {
 	c    *Client
 	name string
 	key  string
+	keys *keys
 	opt  lockOptions
 	bad  error // what is wrong with name or options
 }
@@ -47,6 +48,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 		if err := checkName(l.key); err != nil {
 			l.bad = fmt.Errorf("%w, after mapping", err)
 		}
+		l.keys = keysOf(l.key)
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -113,7 +115,7 @@ func (l *Lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 // the latest with its lease.
 func (l *Lock) Unlock(ctx context.Context) error {
 	return l.do(ctx, "unlock", func(o, _ Owner) error {
-		e := l.c.entry(l.key)
+		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
 		return e.release(ctx, o)
 	})
@@ -137,7 +139,7 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		e := l.c.entry(l.key)
+		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
 		return e.extend(&call{ctx: ctx, closing: l.c.closing}, o, lease)
 	})
@@ -211,7 +213,7 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 			nonReentrant: l.opt.nonReentrant, patience: l.c.patience, began: time.Now(),
 		}
 		w.place.For = w
-		k := call{ctx: ctx, closing: l.c.closing}
+		k := call{ctx: ctx, closing: l.c.closing, timers: &l.c.timers}
 		defer k.stop()
 		if wait > 0 {
 			k.until = w.began.Add(wait)
@@ -219,7 +221,7 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 		if wait == 0 {
 			w.patience /= 6 // one attempt: what the client's read timeout ends is not repeated
 		}
-		e := l.c.entry(l.key)
+		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
 		var err error
 		got, err = e.acquire(&k, w, wait == 0)
@@ -271,7 +273,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		e := l.c.entry(l.key)
+		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
 		k := &call{ctx: ctx, closing: l.c.closing}
 		e.lock()
@@ -283,7 +285,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
-			a := l.c.runner.Send(vals, script.Force, 2, e.word, script.Channel(e.key), publish)
+			a := l.c.runner.Send(vals, script.Force, 2, e.keys.key, e.keys.channel, publish)
 			e.lock()
 			defer e.unlock()
 			was, f.err = e.forced(a)

@@ -27,20 +27,11 @@ func (e *entry) release(ctx context.Context, owner Owner) error {
 		return e.notHeld(owner)
 	}
 	h.leaving++
-	f := &flight{done: make(chan struct{})}
-	mine := !e.sending
+	f := &flight{kind: leaving, h: h, queue: e.sending}
 	e.sending = true
-	ctx = context.WithoutCancel(ctx)
-	e.c.spawn(func() {
-		e.lock()
-		defer e.unlock()
-		if !mine {
-			_ = e.takeTurn(&call{}) // every request ends, so the turn comes
-		}
-		e.leave(ctx, h, f)
-	})
+	e.launch(ctx, f)
 
-	k := call{until: time.Now().Add(e.c.opt.release)}
+	k := call{until: time.Now().Add(e.c.opt.release), timers: &e.c.timers}
 	defer k.stop()
 	e.unlock()
 	err := k.wait(f.done)
@@ -51,10 +42,10 @@ func (e *entry) release(ctx context.Context, owner Owner) error {
 	return fmt.Errorf("%w: no answer within %v (%w); the release goes on", ErrUnsettled, e.c.opt.release, err)
 }
 
-// leave is one Unlock of h that has its turn. It settles f and ends the turn.
-func (e *entry) leave(ctx context.Context, h *hold, f *flight) {
+// leave is the Unlock of f, which has its turn. It settles f and ends the turn.
+func (e *entry) leave(f *flight) {
+	h, now := f.h, e.c.clock()
 	h.leaving--
-	now := e.c.clock()
 	if h.rec.Left(now) == 0 {
 		e.expire(h, now)
 	}
@@ -64,48 +55,27 @@ func (e *entry) leave(ctx context.Context, h *hold, f *flight) {
 		f.settle()
 		return
 	}
-	until := e.c.start.Add(h.rec.Deadline.Mono)
 	if e.rec.Leave(h.rec) > 0 {
 		f.q = e.rec.Mend(h.rec, now)
 		e.unlock()
-		r := e.exchange(ctx, f.q, until)
+		r := e.exchange(f.ctx, f.q, e.c.start.Add(h.rec.Deadline.Mono))
 		e.lock()
-		e.kept(f, h, r)
+		e.kept(f, r)
 		if f.err == nil && f.verdict == record.Lost {
 			f.err = h.lostError()
 		}
 		f.settle()
 		return
 	}
-
 	e.remove(h) // the watchdog is off from here on
-	c := e.c
-	c.counters.held.Add(-1)
-	held := now.Mono - h.rec.Granted.Mono
-	e.handOn(ctx, h.rec, true, func(to *waiter, err error) {
-		if f.err = err; err == nil {
-			c.counters.released.Add(1)
-			if t := c.opt.trace.Released; t != nil {
-				e.later(func() { t(h.name, h.owner(), held) })
-			}
-			if t := c.opt.trace.HandedOff; t != nil && to != nil {
-				e.later(func() { t(h.name, h.owner(), to.owner) })
-			}
-		}
-		f.settle()
-	})
+	e.c.counters.held.Add(-1)
+	e.handOn(f.ctx, h.rec, true, f)
 }
 
 // handOn gives the lock of from to the first in line, or to all. It has the turn
-// and ends it. told, unless nil, hears once what became of from's own release,
-// and to whom the lock went.
-func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, told func(*waiter, error)) {
-	tell := func(w *waiter, err error) {
-		if told != nil {
-			told(w, err)
-			told = nil
-		}
-	}
+// and ends it. f, unless nil, is the Unlock that it settles with what became of
+// from; what happens to the lock after that is no concern of its caller.
+func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *flight) {
 	defer e.endTurn()
 	for {
 		c := e.c
@@ -126,7 +96,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, told f
 		if r.err != nil {
 			e.rec.Close(q, now)
 			e.sweepLater()
-			tell(nil, r.err)
+			e.left(f, nil, r.err)
 			e.wakeHead()
 			return
 		}
@@ -136,7 +106,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, told f
 		}
 		switch verdict {
 		case record.Released:
-			tell(nil, nil)
+			e.left(f, nil, nil)
 			if pass {
 				e.yield() // those of this process had their share
 			} else {
@@ -150,16 +120,38 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, told f
 			c.counters.handedOff.Add(1)
 			w.hold = e.enter(q.Hold, w)
 			w.place.Ring()
-			tell(w, nil)
+			e.left(f, w, nil)
 			return
 		case record.Undo: // w has left, or the answer came too late for it
-			tell(nil, nil)
-			from, pass = q.Hold, q.Abandoned()
+			e.left(f, nil, nil)
+			f, from, pass = nil, q.Hold, q.Abandoned()
 		default:
-			tell(nil, errRemoved)
+			e.left(f, nil, errRemoved)
 			e.wakeHead()
 			return
 		}
+	}
+}
+
+// left settles the Unlock f, if there is one: err is nil when Redis still had the
+// hold. to is who has the lock now, if it is one of ours.
+func (e *entry) left(f *flight, to *waiter, err error) {
+	if f == nil {
+		return
+	}
+	f.err = err
+	f.settle()
+	if err != nil {
+		return
+	}
+	e.c.counters.released.Add(1)
+	h := f.h
+	if t := e.c.opt.trace.Released; t != nil {
+		held := e.c.clock().Mono - h.rec.Granted.Mono
+		e.later(func() { t(h.name, h.owner(), held) })
+	}
+	if t := e.c.opt.trace.HandedOff; t != nil && to != nil {
+		e.later(func() { t(h.name, h.owner(), to.owner) })
 	}
 }
 

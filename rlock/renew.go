@@ -60,10 +60,10 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, error, script.Fate) {
 	words := make([]any, 0, 3*len(due))
 	for _, r := range due {
-		words = append(words, r.h.e.word)
+		words = append(words, r.h.e.keys.key)
 	}
 	for _, r := range due {
-		words = append(words, millis(r.n.TTL), r.n.Hold.Field)
+		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Field)
 	}
 	a := c.runner.SendApart(ctx, script.Renew, len(due), words...)
 	if a.Fate == script.Ran && (len(a.Text) != len(due) || strings.Trim(a.Text, "kg") != "") {

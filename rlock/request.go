@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -11,58 +10,6 @@ import (
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/script"
 )
-
-// flight is a request with the goroutine that sends it. It ends by itself, also
-// when its caller has left. entry.mu guards it; done is closed when it is settled.
-type flight struct {
-	q       *record.Request
-	done    chan struct{}
-	settled bool
-
-	verdict record.Verdict
-	hold    *hold         // Granted
-	left    time.Duration // Held: for how long at least, -1 without end
-	err     error         // no answer
-}
-
-// launch sends q in a goroutine of its own and has finish deal with the answer.
-// finish is called with mu held and keeps the turn; it must end it.
-func (e *entry) launch(ctx context.Context, q *record.Request, until time.Time, finish func(*flight, reply)) *flight {
-	f := &flight{q: q, done: make(chan struct{})}
-	ctx = context.WithoutCancel(ctx)
-	e.c.spawn(func() {
-		r := e.exchange(ctx, q, until)
-		e.lock()
-		defer e.unlock()
-		finish(f, r)
-	})
-	return f
-}
-
-// settle publishes what came of f. mu is held.
-func (f *flight) settle() {
-	f.settled = true
-	close(f.done)
-}
-
-// await waits for f within the bounds of k, with mu released meanwhile. If they
-// are reached first it abandons the request.
-func (e *entry) await(k *call, f *flight) error {
-	if f.settled {
-		return f.err
-	}
-	e.unlock()
-	err := k.wait(f.done)
-	e.lock()
-	if f.settled {
-		return f.err
-	}
-	e.rec.Abandon(f.q)
-	if errors.Is(err, ErrClosed) {
-		return err
-	}
-	return both(ErrUnsettled, err)
-}
 
 // reply is what became of a request in the end.
 type reply struct {
@@ -112,28 +59,35 @@ func backoff(try int) time.Duration {
 
 // send makes one attempt.
 func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate) {
-	run := &e.c.runner
+	c := e.c
+	// Most requests fit in here, and it stays on the stack: the runner copies.
+	var buf [8]any
+	words := append(buf[:0], e.keys.key)
+	numKeys := 1
 	var s *script.Script
-	var a script.Answer
 	switch q.Op {
 	case record.Acquire:
-		e.c.counters.attempts.Add(1)
+		c.counters.attempts.Add(1)
 		s = script.Acquire
-		a = run.Send(ctx, s, 1, e.words(q, millis(q.TTL), q.Hold.Field)...)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
 	case record.Keep:
 		s = script.Keep
-		a = run.Send(ctx, s, 1, e.word, millis(q.TTL), q.Hold.Field, q.Depth)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
 	case record.Pass:
 		s = script.Pass
-		a = run.Send(ctx, s, 1, e.words(q, millis(q.TTL), q.Hold.Field)...)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
 	case record.Release:
 		s = script.Release
+		numKeys = 2
+		words = append(words, e.keys.channel, publish)
 		if q.Hold != nil {
-			a = run.Send(ctx, s, 2, e.words(q, script.Channel(e.key), publish, q.Hold.Field)...)
-		} else {
-			a = run.Send(ctx, s, 2, e.words(q, script.Channel(e.key), publish)...)
+			words = append(words, q.Hold.Field)
 		}
 	}
+	for _, field := range q.Found {
+		words = append(words, field)
+	}
+	a := c.runner.Send(ctx, s, numKeys, words...)
 	if a.Fate != script.Ran {
 		if script.WrongType(a.Err) {
 			a.Err = both(ErrWrongType, a.Err)
@@ -156,21 +110,23 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 }
 
 // publish is the command that tells a release: sharded channels are for clusters.
-const publish = "publish"
+var publish any = "publish"
 
-// words are the key, then args, then the own fields that q names.
-func (e *entry) words(q *record.Request, args ...any) []any {
-	words := make([]any, 0, 1+len(args)+len(q.Found))
-	words = append(words, e.word)
-	words = append(words, args...)
-	for _, field := range q.Found {
-		words = append(words, field)
-	}
-	return words
-}
+// keys are the names of a lock in Redis, boxed once for go-redis.
+type keys struct{ key, channel any }
+
+func keysOf(key string) *keys { return &keys{key, script.Channel(key)} }
 
 // millis is d for Redis: whole milliseconds, rounded up, so that Redis never
 // ends a hold before this client does.
 func millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// ttlWord is a TTL for Redis. That of the watchdog is boxed once.
+func (c *Client) ttlWord(ttl time.Duration) any {
+	if ttl == c.opt.watchdog {
+		return c.watchdogWord
+	}
+	return millis(ttl)
 }

@@ -43,15 +43,14 @@ func (s *sweep) due() {
 	if s.e.c.begin() != nil {
 		return // Close sweeps
 	}
-	go func() {
-		defer s.e.c.work.Done()
-		s.run()
-		s.e.c.tidy(s.e)
-	}()
+	s.e.c.crew.do(s)
 }
 
+// run is one look at the key.
 func (s *sweep) run() {
 	e := s.e
+	defer e.c.work.Done()
+	defer e.c.tidy(e)
 	e.lock()
 	defer e.unlock()
 	now := e.c.clock()
@@ -69,9 +68,8 @@ func (s *sweep) run() {
 		switch {
 		case dirty != nil:
 			e.sending = true
-			f := &flight{q: e.rec.Mend(dirty.rec, now)}
-			r := e.exchangeUnlocked(context.Background(), f.q)
-			e.kept(f, dirty, r)
+			f := &flight{q: e.rec.Mend(dirty.rec, now), h: dirty}
+			e.kept(f, e.exchangeUnlocked(context.Background(), f.q))
 		case e.rec.Live(now) == nil:
 			e.sending = true
 			_ = e.sweepOnce(context.Background())
