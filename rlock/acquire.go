@@ -238,6 +238,9 @@ func (e *entry) answered(f *flight, r reply) {
 	e.asking = nil
 	w := f.w
 	now := e.c.clock()
+	if e.c.isClosing() {
+		e.rec.Abandon(f.q) // the holders were told already; nobody may enter
+	}
 	if r.err != nil {
 		e.rec.Close(f.q, now)
 		e.endTurn()

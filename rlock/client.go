@@ -134,6 +134,17 @@ func (c *Client) begin() error {
 	return nil
 }
 
+// isClosing tells whether Close has begun. Whoever holds an entry's mutex and
+// finds it so came after Close has told that key's holders, or Close will.
+func (c *Client) isClosing() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // spawn runs f in a goroutine that Close waits for. Only an operation, or what
 // one has begun, may call it.
 func (c *Client) spawn(f func()) {

@@ -2,7 +2,9 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -123,8 +125,12 @@ func (e *entry) lose(h *hold, cause error) {
 	c.counters.held.Add(-1)
 	c.counters.lost.Add(1)
 	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted.Mono
+	level := slog.LevelWarn
+	if h.rec.Lease > 0 && !errors.Is(cause, errRemoved) {
+		level = slog.LevelInfo // that it ends was agreed
+	}
 	e.later(func() {
-		c.opt.logger.Warn("rlock: lock lost", "lock", name, "owner", string(owner), "held", held, "cause", cause)
+		c.opt.logger.Log(context.Background(), level, "rlock: lock lost", "lock", name, "owner", string(owner), "held", held, "cause", cause)
 	})
 	if f := c.opt.trace.Lost; f != nil {
 		e.later(func() { f(name, owner, held, cause) })

@@ -80,6 +80,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 	for {
 		c := e.c
 		w := e.next(pass)
+		limited := pass && w == nil && e.gate.First() != nil
 		var q *record.Request
 		if w != nil {
 			q = e.rec.Pass(from, string(w.owner), w.lease, w.limit, c.clock())
@@ -93,6 +94,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		e.passing.to, e.passing.q = nil, nil
 
 		now := c.clock()
+		if w != nil && c.isClosing() {
+			e.rec.Abandon(q) // the holders were told already; nobody may enter
+		}
 		if r.err != nil {
 			e.rec.Close(q, now)
 			e.sweepLater()
@@ -107,7 +111,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		switch verdict {
 		case record.Released:
 			e.left(f, nil, nil)
-			if pass {
+			if limited {
 				e.yield() // those of this process had their share
 			} else {
 				e.wakeHead()
@@ -157,12 +161,7 @@ func (e *entry) left(f *flight, to *waiter, err error) {
 
 // next is the waiter that the lock may pass to, or nil.
 func (e *entry) next(pass bool) *waiter {
-	select {
-	case <-e.c.closing:
-		return nil
-	default:
-	}
-	if !pass || !e.gate.MayPass(e.c.opt.handoffPasses, e.c.opt.handoffTime, time.Now()) {
+	if !pass || e.c.isClosing() || !e.gate.MayPass(e.c.opt.handoffPasses, e.c.opt.handoffTime, time.Now()) {
 		return nil
 	}
 	return e.gate.First().For
