@@ -149,6 +149,7 @@ func (w *world) TimeOut(t *rapid.T) {
 		t.Skip("nothing asked")
 	}
 	w.rec.Unanswered(w.q)
+	w.spoil(w.q.fields()...)
 	w.attempt = nil
 }
 
@@ -187,6 +188,7 @@ func (w *world) Abandon(t *rapid.T) {
 		t.Skip("nobody waits")
 	}
 	w.rec.Abandon(w.q)
+	w.spoil(w.q.Hold.Field)
 }
 
 func (w *world) Renew(t *rapid.T) {
@@ -201,8 +203,15 @@ func (w *world) Renew(t *rapid.T) {
 	p.run = func(s *scriptmodel.Server) string { return s.Renew(n.TTL, p.names[0]) }
 	w.wire = append(w.wire, p)
 	w.renewals = append(w.renewals, &renewal{n, p})
-	if rapid.Bool().Draw(t, "at once") {
-		w.execute(p)
+	course := rapid.SampledFrom([]string{"ok", "slow reply", "late reply", "open"}).Draw(t, "course")
+	if course == "open" {
+		return
+	}
+	w.execute(p)
+	if course == "slow reply" {
+		w.server.Advance(drawTime(t))
+	}
+	if course != "late reply" {
 		w.renewed(len(w.renewals) - 1)
 	}
 }
@@ -221,6 +230,9 @@ func (w *world) renewed(i int) {
 	w.renewals = slices.Delete(w.renewals, i, i+1)
 	var verdict Verdict
 	w.noFalseLoss(func() { verdict = w.rec.Renewed(n.Renewal, n.packet.reply == "k", w.now()) })
+	if verdict == Kept && n.packet.reply == "g" {
+		w.fail("%s is gone and kept", n.Hold.Field)
+	}
 	if live := n.Hold.state == live; verdict == Lost && live || verdict == Kept && !live {
 		w.fail("renewal of %s: verdict %d, live is %v", n.Hold.Field, verdict, live)
 	}
@@ -373,6 +385,17 @@ func (w *world) Check(t *rapid.T) {
 		}
 	}
 
+	// A lease ends when it was agreed, neither earlier nor later.
+	for _, h := range w.live() {
+		agreed, deadline := w.agreed[h], h.Deadline.Mono
+		if h.Limit != (Instant{}) {
+			agreed = min(agreed, h.Limit.Mono)
+		}
+		if deadline < agreed || deadline > agreed && h.Lease > 0 {
+			w.fail("the lease of %s ends at %v, agreed was %v", h.Field, deadline, agreed)
+		}
+	}
+
 	// No key without expiry.
 	if len(w.server.Fields()) > 0 && !stands {
 		w.fail("a key without expiry: %v", w.server.Fields())
@@ -424,8 +447,14 @@ func (w *world) checkRequest(q *Request) {
 			w.fail("%v names %s, which is live", q.Op, h.Field)
 		}
 	}
-	if (q.Op == Acquire || q.Op == Pass) && w.named(q.Hold.Field) {
+	if q.Op != Acquire && q.Op != Pass {
+		return
+	}
+	if w.named(q.Hold.Field) {
 		w.fail("a copy on its way names %s, the field of a new hold", q.Hold.Field)
+	}
+	if w.spoilt[q.Hold.Field] {
+		w.fail("%s is used again after doubt", q.Hold.Field)
 	}
 }
 

@@ -29,6 +29,7 @@ type world struct {
 	q        *Request      // under way, nil when the line is free
 	kind     string        // what its user wants with it
 	first    time.Duration // when it began
+	sent     Instant       // its last attempt
 	alone    bool          // there was no live hold then
 	attempt  *packet       // of q, not timed out yet
 	wire     []*packet
@@ -39,6 +40,8 @@ type world struct {
 
 	depth   map[*Hold]int           // Locks less Unlocks
 	granted map[*Hold]time.Duration // when the request of a hold was sent, by the server's clock
+	agreed  map[*Hold]time.Duration // when a lease ends, by Mono; a watchdog's not before that
+	spoilt  map[string]bool         // fields that an unanswered or abandoned request named
 	removed map[*Hold]bool          // the administrator removed its key
 	blurred map[string]bool         // a late copy may have changed the depth of that field
 	beyond  bool                    // a copy came later than strays are remembered
@@ -71,6 +74,8 @@ func newWorld(t *rapid.T, admin bool) *world {
 		t: t, admin: admin,
 		depth:   make(map[*Hold]int),
 		granted: make(map[*Hold]time.Duration),
+		agreed:  make(map[*Hold]time.Duration),
+		spoilt:  make(map[string]bool),
 		removed: make(map[*Hold]bool),
 		blurred: make(map[string]bool),
 	}
@@ -107,17 +112,41 @@ func (w *world) begin(kind string, q *Request) {
 	w.checkRequest(q)
 	w.q, w.kind, w.first, w.alone = q, kind, w.server.Now, w.rec.anyLive() == nil
 	w.send()
-	if rapid.IntRange(0, 3).Draw(w.t, "slow") == 0 {
+	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "slow reply", "retried", "unlocked meanwhile", "open"}).Draw(w.t, "course") {
+	case "open":
 		return
+	case "slow reply":
+		w.execute(w.attempt)
+		w.server.Advance(drawTime(w.t))
+	case "retried": // the first copy is still on its way
+		w.rec.Unanswered(q)
+		w.spoil(q.fields()...)
+		w.send()
+		w.execute(w.attempt)
+	case "unlocked meanwhile":
+		if h := q.Hold; q.Op == Keep && h.Depth > 1 && !h.Lost() {
+			w.rec.Leave(h)
+			w.depth[h]--
+		}
+		w.execute(w.attempt)
+	default:
+		w.execute(w.attempt)
 	}
-	w.execute(w.attempt)
 	w.answer()
+}
+
+// spoil notes fields that no later hold may use.
+func (w *world) spoil(fields ...string) {
+	for _, f := range fields {
+		w.spoilt[f] = true
+	}
 }
 
 // send puts a copy of the request on the wire.
 func (w *world) send() {
 	q := w.q
-	w.rec.Sent(q, w.now())
+	w.sent = w.now()
+	w.rec.Sent(q, w.sent)
 	if q.Op == Acquire || q.Op == Pass {
 		w.granted[q.Hold] = w.first
 	}
@@ -194,6 +223,15 @@ func (w *world) answer() {
 	w.t.Logf("%v answer %q: verdict %d", w.server.Now, reply, verdict)
 
 	h := q.Hold
+	if verdict == Kept && !yes || verdict == Granted && !yes {
+		w.fail("the answer is no and the verdict %d", verdict)
+	}
+	if deadline := w.sent.Mono + q.TTL - Margin(q.TTL); verdict == Granted || verdict == Kept {
+		if verdict == Kept && kind != "extend" {
+			deadline = max(deadline, w.agreed[h])
+		}
+		w.agreed[h] = deadline
+	}
 	if gone != nil && !gone.Lost() {
 		w.fail("the hold %s is gone and not lost", gone.Field)
 	}

@@ -12,7 +12,11 @@
 -- A second run finds its own field and grants again. It only raises the TTL
 -- then, so that a late copy cannot undercut a longer one. PEXPIRE goes first:
 -- it checks the TTL before anything is written, and it passes when the server
--- is out of memory.
+-- is out of memory. A TTL below 1 is refused: PEXPIRE would delete the key by it.
+local ttl = tonumber(ARGV[1])
+if ttl < 1 then
+  return redis.error_reply('ERR TTL below 1')
+end
 local size = redis.call('hlen', KEYS[1])
 if size == 0 then
   redis.call('pexpire', KEYS[1], ARGV[1])
@@ -31,7 +35,7 @@ if own < size then
   return 'held:' .. left
 end
 
-if mine == 0 or left < tonumber(ARGV[1]) then
+if mine == 0 or left < ttl then
   redis.call('pexpire', KEYS[1], ARGV[1])
 else
   redis.call('pexpire', KEYS[1], left)

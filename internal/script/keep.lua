@@ -11,12 +11,17 @@
 --
 -- A second run writes the same state again. The TTL is only raised, so a late
 -- copy cannot shorten a live hold. PEXPIRE goes first because it passes when
--- the server is out of memory, and HSET may follow it then.
+-- the server is out of memory, and HSET may follow it then. A TTL below 1 is
+-- refused: PEXPIRE would delete the key by it.
+local ttl = tonumber(ARGV[1])
+if ttl < 1 then
+  return redis.error_reply('ERR TTL below 1')
+end
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then
   return 'gone'
 end
 local left = redis.call('pttl', KEYS[1])
-if left < tonumber(ARGV[1]) then
+if left < ttl then
   redis.call('pexpire', KEYS[1], ARGV[1])
 else
   redis.call('pexpire', KEYS[1], left)

@@ -11,7 +11,12 @@
 --   "gone"    none of them was there: the lock was lost, nothing was changed
 --
 -- A second run finds the new field and only raises the TTL. The old field goes
--- last: HDEL of the only field would delete the key, and its TTL with it.
+-- last: HDEL of the only field would delete the key, and its TTL with it. A TTL
+-- below 1 is refused: PEXPIRE would delete the key by it.
+local ttl = tonumber(ARGV[1])
+if ttl < 1 then
+  return redis.error_reply('ERR TTL below 1')
+end
 local mine = redis.call('hexists', KEYS[1], ARGV[2])
 local own = mine
 for i = 3, #ARGV do
@@ -21,7 +26,7 @@ if own == 0 then
   return 'gone'
 end
 local left = redis.call('pttl', KEYS[1])
-if mine == 0 or left < tonumber(ARGV[1]) then
+if mine == 0 or left < ttl then
   redis.call('pexpire', KEYS[1], ARGV[1])
 else
   redis.call('pexpire', KEYS[1], left)
