@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/relock-go/relock/internal/script/scriptmodel"
 )
 
 // The model test drives a record as its user does, over a network on which any
@@ -195,24 +193,17 @@ func (w *world) Renew(t *rapid.T) {
 	if len(w.live()) == 0 {
 		t.Skip("nothing held")
 	}
-	n, ok := w.rec.Renew(w.live()[0], w.now())
-	if !ok {
-		w.fail("a live hold needs no renewal")
-	}
-	p := &packet{names: []string{n.Hold.Field}, closed: w.server.Now} // it is never repeated
-	p.run = func(s *scriptmodel.Server) string { return s.Renew(n.TTL, p.names[0]) }
-	w.wire = append(w.wire, p)
-	w.renewals = append(w.renewals, &renewal{n, p})
+	n := w.renew(w.live()[0])
 	course := rapid.SampledFrom([]string{"ok", "slow reply", "late reply", "open"}).Draw(t, "course")
 	if course == "open" {
 		return
 	}
-	w.execute(p)
+	w.execute(n.packet)
 	if course == "slow reply" {
 		w.server.Advance(drawTime(t))
 	}
 	if course != "late reply" {
-		w.renewed(len(w.renewals) - 1)
+		w.renewed(n)
 	}
 }
 
@@ -222,11 +213,14 @@ func (w *world) Renewed(t *rapid.T) {
 	if i < 0 {
 		t.Skip("no reply")
 	}
-	w.renewed(i)
+	w.renewed(w.renewals[i])
 }
 
-func (w *world) renewed(i int) {
-	n := w.renewals[i]
+func (w *world) renewed(n *renewal) {
+	i := slices.Index(w.renewals, n)
+	if i < 0 {
+		return // timed out meanwhile
+	}
 	w.renewals = slices.Delete(w.renewals, i, i+1)
 	var verdict Verdict
 	w.noFalseLoss(func() { verdict = w.rec.Renewed(n.Renewal, n.packet.reply == "k", w.now()) })

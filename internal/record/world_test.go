@@ -112,7 +112,7 @@ func (w *world) begin(kind string, q *Request) {
 	w.checkRequest(q)
 	w.q, w.kind, w.first, w.alone = q, kind, w.server.Now, w.rec.anyLive() == nil
 	w.send()
-	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "slow reply", "retried", "unlocked meanwhile", "open"}).Draw(w.t, "course") {
+	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "slow reply", "retried", "unlocked meanwhile", "renewed meanwhile", "open"}).Draw(w.t, "course") {
 	case "open":
 		return
 	case "slow reply":
@@ -122,6 +122,13 @@ func (w *world) begin(kind string, q *Request) {
 		w.rec.Unanswered(q)
 		w.spoil(q.fields()...)
 		w.send()
+		w.execute(w.attempt)
+	case "renewed meanwhile": // and the reply to that comes last
+		if h := w.rec.Live(w.now()); h != nil {
+			n := w.renew(h)
+			w.execute(n.packet)
+			defer w.renewed(n)
+		}
 		w.execute(w.attempt)
 	case "unlocked meanwhile":
 		if h := q.Hold; q.Op == Keep && h.Depth > 1 && !h.Lost() {
@@ -170,6 +177,19 @@ func (w *world) send() {
 	}
 	w.attempt = p
 	w.wire = append(w.wire, p)
+}
+
+// renew sends a renewal of h.
+func (w *world) renew(h *Hold) *renewal {
+	n, ok := w.rec.Renew(h, w.now())
+	if !ok {
+		w.fail("a live hold needs no renewal")
+	}
+	p := &packet{names: []string{h.Field}, closed: w.server.Now} // it is never repeated
+	p.run = func(s *scriptmodel.Server) string { return s.Renew(n.TTL, p.names[0]) }
+	w.wire = append(w.wire, p)
+	w.renewals = append(w.renewals, &renewal{n, p})
+	return w.renewals[len(w.renewals)-1]
 }
 
 // execute lets the server run a copy, and looks what that does.
