@@ -203,8 +203,8 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 		until = k.until
 	}
 	q := e.rec.Acquire(string(w.owner), w.lease, w.limit, e.c.clock())
-	f := e.launch(k.ctx, &flight{kind: acquiring, q: q, until: until, w: w})
-	e.asking = f
+	e.asking = &flight{kind: acquiring, q: q, until: until, w: w}
+	f := e.launch(k, e.asking)
 	return f, e.await(k, f)
 }
 
@@ -281,8 +281,9 @@ var errRemoved = fmt.Errorf("%w: it was removed from Redis", ErrLost)
 // is under way, if that finds the lock taken.
 func (e *entry) try(k *call, w *waiter) (bool, error) {
 	if f := e.asking; f != nil {
+		over := f.over()
 		e.unlock()
-		err := k.wait(f.done)
+		err := k.wait(over)
 		e.lock()
 		if err != nil {
 			return false, err
@@ -355,7 +356,7 @@ func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) 
 		return true, nil
 	}
 	q := e.rec.Enter(h.rec, w.lease)
-	f := e.launch(k.ctx, &flight{kind: keeping, q: q, until: time.Now().Add(e.c.patience), h: h})
+	f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(e.c.patience), h: h})
 	if err := e.await(k, f); err != nil {
 		return false, err
 	}

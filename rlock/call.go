@@ -38,6 +38,9 @@ func (t *timers) put(timer *time.Timer) {
 	}
 }
 
+// endless tells whether nothing but the client's end can call the caller away.
+func (k *call) endless() bool { return k.ctx.Done() == nil && k.until.IsZero() }
+
 // errOver: the wait is over.
 var errOver = errors.New("the wait is over")
 

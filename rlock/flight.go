@@ -12,8 +12,7 @@ import (
 // to a hold, or an Unlock. It runs in a goroutine of the client's, with the turn
 // to send, and ends by itself, also when its caller has left.
 //
-// entry.mu guards it. done is closed when it is settled, and what it found does
-// not change after that.
+// entry.mu guards it. What it found does not change after it is settled.
 type flight struct {
 	e     *entry
 	kind  flightKind
@@ -25,7 +24,7 @@ type flight struct {
 	queue bool            // leaving: the turn is still to be waited for
 
 	settled bool
-	done    chan struct{}
+	done    chan struct{} // closed then; made when somebody waits for it
 
 	verdict record.Verdict
 	left    time.Duration // acquiring, Held: for how long at least; -1 without end
@@ -40,15 +39,29 @@ const (
 	leaving
 )
 
-// launch sets f on its way. mu is held.
-func (e *entry) launch(ctx context.Context, f *flight) *flight {
-	if f.ctx = ctx; ctx.Done() != nil {
-		f.ctx = context.WithoutCancel(ctx)
-	}
-	f.e, f.done = e, make(chan struct{})
+// launch sets f on its way for a caller bounded by k. A caller that nothing can
+// call away sends the request itself; f is settled when launch returns then. mu is
+// held, and released meanwhile.
+func (e *entry) launch(k *call, f *flight) *flight {
+	f.e = e
 	e.c.work.Add(1)
+	if f.ctx = k.ctx; k.endless() {
+		e.unlock()
+		f.run()
+		e.lock()
+		return f
+	}
+	f.ctx = detached(k.ctx)
 	e.c.crew.do(f)
 	return f
+}
+
+// detached is ctx without its end.
+func detached(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // run is the life of f.
@@ -78,7 +91,17 @@ func (f *flight) run() {
 // settle publishes what came of f. mu is held.
 func (f *flight) settle() {
 	f.settled = true
-	close(f.done)
+	if f.done != nil {
+		close(f.done)
+	}
+}
+
+// over is closed when f is settled. mu is held, and f is not settled yet.
+func (f *flight) over() <-chan struct{} {
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	return f.done
 }
 
 // await waits for f within the bounds of k, with mu released meanwhile. If they
@@ -87,8 +110,9 @@ func (e *entry) await(k *call, f *flight) error {
 	if f.settled {
 		return f.err
 	}
+	over := f.over()
 	e.unlock()
-	err := k.wait(f.done)
+	err := k.wait(over)
 	e.lock()
 	if f.settled {
 		return f.err

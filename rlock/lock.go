@@ -281,7 +281,8 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		if err := e.turn(k); err != nil {
 			return err
 		}
-		f := &flight{done: make(chan struct{})}
+		f := &flight{}
+		over := f.over()
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
@@ -293,7 +294,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 			f.settle()
 		})
 		e.unlock()
-		err := k.wait(f.done)
+		err := k.wait(over)
 		e.lock()
 		if !f.settled {
 			return both(ErrUnsettled, err)

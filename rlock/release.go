@@ -29,12 +29,13 @@ func (e *entry) release(ctx context.Context, owner Owner) error {
 	h.leaving++
 	f := &flight{kind: leaving, h: h, queue: e.sending}
 	e.sending = true
-	e.launch(ctx, f)
-
-	k := call{until: time.Now().Add(e.c.opt.release), timers: &e.c.timers}
+	// The caller's ctx does not bound the call, so the release timeout does.
+	k := call{ctx: detached(ctx), until: time.Now().Add(e.c.opt.release), timers: &e.c.timers}
 	defer k.stop()
+	over := f.over()
+	e.launch(&k, f)
 	e.unlock()
-	err := k.wait(f.done)
+	err := k.wait(over)
 	e.lock()
 	if f.settled {
 		return f.err
