@@ -87,6 +87,9 @@ type dockerRedis struct {
 func startDocker(logf func(string, ...any), args []string) (*Server, error) {
 	e, err := engine()
 	if err != nil {
+		if os.Getenv(envImage) != "" && os.Getenv(envNoDocker) != "1" {
+			return nil, fmt.Errorf("%s asks for %s, but there is no Docker", envImage, image())
+		}
 		return nil, err
 	}
 	d, err := newDockerRedis(e, args)
