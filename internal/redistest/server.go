@@ -34,18 +34,25 @@ type Server struct {
 	proc *Process
 }
 
+// RequireRedis reports whether tests have to fail, not skip, without a
+// redis-server process: RELOCK_REQUIRE_REDIS=1 says so, unless
+// RELOCK_DOCKER_ONLY=1 says that Docker is the only way to a Redis here, which
+// only the integration tests go.
+func RequireRedis() bool {
+	return os.Getenv("RELOCK_REQUIRE_REDIS") == "1" && os.Getenv("RELOCK_DOCKER_ONLY") != "1"
+}
+
 // StartServer starts a redis-server that is killed when t ends. args are added
 // to its command line ("--maxmemory", "10mb"); a first one that does not begin
 // with a dash is its configuration file. Without a redis-server on PATH, t is
-// skipped, even with RELOCK_REQUIRE_REDIS=1: the tests that answer for it have
-// more ways to a Redis than this.
+// skipped, or fails where RequireRedis says so.
 func StartServer(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Start(args...)
-	if errors.Is(err, ErrNoServer) {
+	switch {
+	case errors.Is(err, ErrNoServer) && !RequireRedis():
 		t.Skipf("%v: install Redis to run this test", err)
-	}
-	if err != nil {
+	case err != nil:
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
