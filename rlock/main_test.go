@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"testing"
@@ -29,6 +30,7 @@ func (s *suite) Run() int {
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		_ = f.Value.Set("8") // most tests wait for Redis, not for a core
 	}
+	redis.SetLogger(silence{}) // tests take servers away all the time
 	shared.server, shared.err = redistest.Start()
 	if shared.err != nil && !errors.Is(shared.err, redistest.ErrNoServer) {
 		panic(shared.err)
@@ -40,3 +42,7 @@ func (s *suite) Run() int {
 	}
 	return s.M.Run()
 }
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
