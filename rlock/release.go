@@ -112,7 +112,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		switch verdict {
 		case record.Released:
 			e.left(f, nil, nil)
-			if limited {
+			if limited && !e.alone(r.told) {
 				e.yield() // those of this process had their share
 			} else {
 				e.wakeHead()
@@ -137,6 +137,10 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		}
 	}
 }
+
+// alone tells whether nobody but this client has heard of a release that told so
+// many subscribers.
+func (e *entry) alone(told int) bool { return e.sub != nil && told == 1 }
 
 // left settles the Unlock f, if there is one: err is nil when Redis still had the
 // hold. to is who has the lock now, if it is one of ours.

@@ -63,7 +63,7 @@ func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, error,
 		words = append(words, r.h.e.keys.key)
 	}
 	for _, r := range due {
-		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Field)
+		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Word)
 	}
 	a := c.runner.SendApart(ctx, script.Renew, len(due), words...)
 	if a.Fate == script.Ran && (len(a.Text) != len(due) || strings.Trim(a.Text, "kg") != "") {
@@ -115,6 +115,8 @@ func (h *hold) renewed(n record.Renewal, yes bool) {
 		return // given back meanwhile
 	}
 	switch {
+	case h.rec.Left(now) == 0 && !h.rec.Lost(): // the wall clock says so
+		e.expire(h, now)
 	case verdict == record.Kept:
 		e.c.counters.renewals.Add(1)
 		h.schedule()

@@ -15,6 +15,7 @@ import (
 type reply struct {
 	yes  bool
 	left time.Duration // of a refused acquire
+	told int           // of a release: subscribers that heard of it; -1 unknown
 	err  error         // there was no answer
 }
 
@@ -69,19 +70,19 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	case record.Acquire:
 		c.counters.attempts.Add(1)
 		s = script.Acquire
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Word)
 	case record.Keep:
 		s = script.Keep
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Word, q.Depth)
 	case record.Pass:
 		s = script.Pass
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Word)
 	case record.Release:
 		s = script.Release
 		numKeys = 2
 		words = append(words, e.keys.channel, publish)
 		if q.Hold != nil {
-			words = append(words, q.Hold.Field)
+			words = append(words, q.Hold.Word)
 		}
 	}
 	for _, field := range q.Found {
@@ -96,7 +97,7 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	}
 	switch a.Text {
 	case "granted", "kept", "released", "passed":
-		return reply{yes: true}, script.Ran
+		return reply{yes: true, told: a.Told}, script.Ran
 	case "gone":
 		return reply{}, script.Ran
 	}

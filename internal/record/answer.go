@@ -125,6 +125,9 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 		r.Drop(old) // a lease that ran out
 	}
 	h.state, h.Depth = live, 1
+	if r.holds == nil {
+		r.holds = r.first[:0]
+	}
 	r.holds = append(r.holds, h)
 	return Granted
 }

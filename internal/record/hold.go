@@ -6,6 +6,7 @@ import "time"
 type Hold struct {
 	Owner    string
 	Field    string        // as it stands in Redis
+	Word     any           // Field, boxed once for the client that sends it
 	Depth    int           // Unlocks that are due
 	Lease    time.Duration // 0: kept by the watchdog
 	Granted  Instant       // when the request that granted it was sent

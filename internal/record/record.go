@@ -42,6 +42,7 @@ type Rules struct {
 type Record struct {
 	rules  *Rules
 	holds  []*Hold
+	first  [1]*Hold // what holds begins in: there is seldom more than one
 	strays []stray
 	burned []string
 	crowd  bool     // too many burned fields to list: all new ones take a number

@@ -99,6 +99,7 @@ func (r *Record) Sweep(now Instant) *Request {
 // lock to itself must not have the old field taken out from under the new one.
 func (r *Record) newHold(owner, but string, lease, limit time.Duration, now Instant) *Hold {
 	h := &Hold{Owner: owner, Field: r.field(owner, but), Lease: lease}
+	h.Word = h.Field
 	if limit > 0 {
 		h.Limit = now.Add(limit)
 	}

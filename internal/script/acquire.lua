@@ -6,8 +6,8 @@
 -- ARGV[3+] leftovers: fields of this client that no live hold uses
 --
 -- Replies
---   "granted"      the field stands at 1; nobody else is there
---   "held:<ms>"    others are there; <ms> is the key's PTTL, -1 without expiry
+--   201          granted: the field stands at 1; nobody else is there
+--   "held:<ms>"  others are there; <ms> is the key's PTTL, -1 without expiry
 --
 -- A second run finds its own field and grants again. It only raises the TTL
 -- then, so that a late copy cannot undercut a longer one. PEXPIRE goes first:
@@ -22,7 +22,7 @@ if size == 0 then
   redis.call('pexpire', KEYS[1], ARGV[1])
   redis.call('hset', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
-  return 'granted'
+  return 201
 end
 
 local mine = redis.call('hexists', KEYS[1], ARGV[2])
@@ -44,4 +44,4 @@ redis.call('hset', KEYS[1], ARGV[2], 1)
 for i = 3, #ARGV do
   redis.call('hdel', KEYS[1], ARGV[i])
 end
-return 'granted'
+return 201

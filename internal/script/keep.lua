@@ -6,8 +6,8 @@
 -- ARGV[3]  depth, absolute, at least 1
 --
 -- Replies
---   "kept"  the field stands at that depth, for at least that TTL
---   "gone"  the field is not there: the hold is lost, nothing was changed
+--   202  kept: the field stands at that depth, for at least that TTL
+--   204  gone: the field is not there; the hold is lost, nothing was changed
 --
 -- A second run writes the same state again. The TTL is only raised, so a late
 -- copy cannot shorten a live hold. PEXPIRE goes first because it passes when
@@ -18,7 +18,7 @@ if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
 end
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then
-  return 'gone'
+  return 204
 end
 local left = redis.call('pttl', KEYS[1])
 if left < ttl then
@@ -27,4 +27,4 @@ else
   redis.call('pexpire', KEYS[1], left)
 end
 redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
-return 'kept'
+return 202

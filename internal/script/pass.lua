@@ -7,8 +7,8 @@
 -- ARGV[3+] the fields of this client that may stand there before
 --
 -- Replies
---   "passed"  the next owner's field stands, the others do not
---   "gone"    none of them was there: the lock was lost, nothing was changed
+--   203  passed: the next owner's field stands, the others do not
+--   204  gone: none of them was there; the lock was lost, nothing was changed
 --
 -- A second run finds the new field and only raises the TTL. The old field goes
 -- last: HDEL of the only field would delete the key, and its TTL with it. A TTL
@@ -23,7 +23,7 @@ for i = 3, #ARGV do
   own = own + redis.call('hexists', KEYS[1], ARGV[i])
 end
 if own == 0 then
-  return 'gone'
+  return 204
 end
 local left = redis.call('pttl', KEYS[1])
 if mine == 0 or left < ttl then
@@ -35,4 +35,4 @@ redis.call('hset', KEYS[1], ARGV[2], 1)
 for i = 3, #ARGV do
   redis.call('hdel', KEYS[1], ARGV[i])
 end
-return 'passed'
+return 203

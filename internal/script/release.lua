@@ -6,16 +6,22 @@
 -- ARGV[2+] the fields of this client that may stand there
 --
 -- Replies
---   "released"  one of them was there; the lock is free, waiters were told
---   "gone"      none was there; nothing was changed
+--   204         gone: none of them was there; nothing was changed
+--   210 to 249  released: one of them was there, the lock is free, and the
+--               message went to 0 to 39 subscribers that this server knows, or
+--               to more
+--   250         released, but the message could not be sent
 --
 -- A second run finds nothing. A message that cannot be sent (no right to the
 -- channel) must not fail the release: waiters ask again by themselves.
 for i = 2, #ARGV do
   if redis.call('hexists', KEYS[1], ARGV[i]) == 1 then
     redis.call('del', KEYS[1])
-    redis.pcall(ARGV[1], KEYS[2], '0')
-    return 'released'
+    local told = redis.pcall(ARGV[1], KEYS[2], '0')
+    if type(told) ~= 'number' then
+      return 250
+    end
+    return 210 + math.min(told, 39)
   end
 end
-return 'gone'
+return 204

@@ -19,6 +19,7 @@ type Runner struct {
 // Answer is what came of one script call.
 type Answer struct {
 	Text string // the reply; empty unless Fate is Ran
+	Told int    // release: how many subscribers heard of it, as far as the server knows; -1 unknown
 	Fate Fate
 	Err  error // nil exactly when Fate is Ran
 }
@@ -59,12 +60,37 @@ func answerOf(s *Script, cmd *command, err error) Answer {
 	if err != nil {
 		return Answer{Fate: fateOf(err), Err: err}
 	}
-	text, ok := cmd.Val().(string)
-	if !ok {
-		err := fmt.Errorf("%w of type %T to script %s", errReply, cmd.Val(), s.Name)
-		return Answer{Fate: Unknown, Err: err}
+	switch reply := cmd.Val().(type) {
+	case string:
+		return Answer{Text: reply, Fate: Ran}
+	case int64:
+		if text, told := meaning(reply); text != "" {
+			return Answer{Text: text, Told: told, Fate: Ran}
+		}
 	}
-	return Answer{Text: text, Fate: Ran}
+	err = fmt.Errorf("%w %v of type %T to script %s", errReply, cmd.Val(), cmd.Val(), s.Name)
+	return Answer{Fate: Unknown, Err: err}
+}
+
+// meaning is what a number says. The numbers are small because Go keeps those
+// below 256 ready: such a reply costs no allocation. None stands for a quantity,
+// so none can be taken for a TTL.
+func meaning(code int64) (text string, told int) {
+	switch {
+	case code == 201:
+		return "granted", 0
+	case code == 202:
+		return "kept", 0
+	case code == 203:
+		return "passed", 0
+	case code == 204:
+		return "gone", 0
+	case code >= 210 && code < 250:
+		return "released", int(code - 210)
+	case code == 250:
+		return "released", -1
+	}
+	return "", 0
 }
 
 // errReply: whatever answered did not run our script. The state is open.
@@ -85,16 +111,17 @@ func (r *Runner) command(ctx context.Context, verb, what any, numKeys int, words
 	args := make([]any, 3+len(words))
 	args[0], args[1], args[2] = verb, what, numKeys
 	copy(args[3:], words)
-	return &command{Cmd: redis.NewCmd(ctx, args...)}
+	return &command{Cmd: *redis.NewCmd(ctx, args...)}
 }
 
 // command is a command that go-redis must not repeat: a script whose reply was
 // lost may have run, and only the caller knows what a second run would mean.
-type command struct{ *redis.Cmd }
+type command struct{ redis.Cmd }
 
 func (c *command) NoRetry() bool { return true }
 
-// Clone keeps NoRetry: that of redis.Cmd returns a plain command.
+// Clone is a command to be sent instead of c. It keeps NoRetry, which the clone of
+// a redis.Cmd would lose.
 func (c *command) Clone() redis.Cmder {
-	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd)}
+	return &command{Cmd: *redis.NewCmd(context.Background(), c.Args()...)}
 }
