@@ -156,7 +156,9 @@ func (e *entry) refused(w *waiter, left time.Duration) {
 		// should ask at once.
 		sleep = max(left, time.Millisecond) + time.Millisecond + rand.N(2*time.Millisecond)
 	}
-	e.asked = time.Now().Add(sleep)
+	// A release may have asked this head to yield while it waited for its turn. It
+	// has asked since, so it listens again.
+	e.asked, e.yields = time.Now().Add(sleep), false
 }
 
 // contended notes, once, that w has to wait.
