@@ -56,7 +56,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 	}
 	e.gate.Join(&w.place)
 	defer e.quit(w)
-	late := 0
+	late, tried := 0, false
 	for {
 		if w.hold != nil {
 			return true, nil
@@ -64,16 +64,17 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		if in, err := e.reenter(k, w); in || err != nil {
 			return in, err
 		}
-		if err := k.past(); err != nil {
+		head := e.gate.First() == &w.place
+		// However short the wait is, a head that nobody has asked for yet asks once.
+		if err := k.past(); err != nil && (tried || !head || !errors.Is(err, errOver)) {
 			return false, overIsNo(err)
 		}
-		head := e.gate.First() == &w.place
 		sleep := e.c.opt.recheck
 		if head {
 			sleep = time.Until(e.asked)
 		}
 		if head && sleep <= 0 {
-			e.yields = false
+			e.yields, tried = false, true
 			f, err := e.ask(k, w)
 			switch {
 			case err != nil:
@@ -107,7 +108,8 @@ func tooShort(lease time.Duration) error {
 	if lease == 0 {
 		return fmt.Errorf("%w: the watchdog timeout is shorter than the round trip to Redis", ErrInvalidLease)
 	}
-	return fmt.Errorf("%w: %v is shorter than the round trip to Redis", ErrInvalidLease, lease)
+	return fmt.Errorf("%w: %v is shorter than the round trip to Redis and a safety margin of %v",
+		ErrInvalidLease, lease, record.Margin(lease))
 }
 
 // overIsNo: a wait that ends while others have the lock is no error. One that
@@ -324,11 +326,7 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 		h := e.hold(w.owner)
 		switch {
 		case h == nil:
-			if self := e.hold(w.self); w.self != "" && w.self != w.owner && self != nil && self.left() > 0 {
-				return false, fmt.Errorf("%w: this goroutine holds it as owner %s and would wait for itself as owner %s",
-					ErrReentry, w.self, w.owner)
-			}
-			return false, nil
+			return false, e.waitsForItself(w)
 		case h.rec.Left(e.c.clock()) == 0 && !h.rec.Lost():
 			e.expire(h, e.c.clock())
 			continue
@@ -336,7 +334,7 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 			if h.rec.Stuck(e.c.clock()) {
 				return false, h.lostError()
 			}
-			return false, nil
+			return false, e.waitsForItself(w)
 		case w.nonReentrant && h.left() > 0:
 			return false, fmt.Errorf("%w: the lock object is NonReentrant", ErrReentry)
 		}
@@ -345,6 +343,19 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 			return err == nil, err
 		}
 	}
+}
+
+// waitsForItself is the error of a goroutine that holds the key as itself and asks
+// for it as another owner.
+func (e *entry) waitsForItself(w *waiter) error {
+	if w.self == "" || w.self == w.owner {
+		return nil
+	}
+	if h := e.hold(w.self); h == nil || h.left() == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: this goroutine holds it as owner %s and would wait for itself as owner %s",
+		ErrReentry, w.self, w.owner)
 }
 
 // enterAgain takes h one deeper. It reports true when h was given back before

@@ -29,6 +29,7 @@ type Client struct {
 
 	counters counters
 	serial   atomic.Uint64 // numbers of fields after burned ones
+	singly   atomic.Bool   // renew each key in a call of its own: the server is a cluster
 	numbered atomic.Bool   // too many keys have burned fields: every new field takes a number
 	patience time.Duration // for how long one request may fail before its call does
 	start    time.Time     // origin of record.Instant.Mono

@@ -30,6 +30,7 @@ type entry struct {
 	sending bool            // a request has the turn
 	turns   []chan struct{} // those who wait for it, in order
 	asking  *flight         // the acquire that is under way, if one is
+	failed  error           // of the last attempt of the request under way
 	passing struct {        // to whom the lock is being passed, if to anyone
 		to *waiter
 		q  *record.Request

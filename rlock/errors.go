@@ -71,19 +71,26 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// both is an error that is what and why at once: errors.Is finds each.
+// both is an error that is what and why at once: errors.Is finds each. why may be
+// nil.
 func both(what, why error) error {
-	if why == nil || errors.Is(why, what) {
-		return cmpErr(why, what)
+	switch {
+	case why == nil:
+		return what
+	case errors.Is(why, what):
+		return why
 	}
 	return fmt.Errorf("%w: %w", what, why)
 }
 
-func cmpErr(a, b error) error {
-	if a != nil {
-		return a
+// firstOf is the first error that is one.
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
 	}
-	return b
+	return nil
 }
 
 // ended is the error of a ctx that is over, with its cause in the chain.

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/relock-go/relock/internal/record"
@@ -118,8 +119,11 @@ func (e *entry) await(k *call, f *flight) error {
 		return f.err
 	}
 	e.rec.Abandon(f.q)
-	if errors.Is(err, ErrClosed) {
+	switch {
+	case errors.Is(err, ErrClosed):
 		return err
+	case e.failed != nil:
+		err = fmt.Errorf("%w; the last attempt failed: %w", err, e.failed)
 	}
 	return both(ErrUnsettled, err)
 }

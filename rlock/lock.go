@@ -52,10 +52,10 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	}
 	for _, o := range opts {
 		if o == nil {
-			l.bad = cmpErr(l.bad, errors.New("rlock: a LockOption is nil"))
+			l.bad = firstOf(l.bad, errors.New("rlock: a LockOption is nil"))
 			continue
 		}
-		l.bad = cmpErr(l.bad, o(&l.opt))
+		l.bad = firstOf(l.bad, o(&l.opt))
 	}
 	return l
 }
@@ -88,8 +88,12 @@ func (l *Lock) Lock(ctx context.Context) error {
 
 // LockLease is Lock for a hold that ends by itself after lease, unless an Unlock
 // comes first: 1 ms to 10 years, rounded up to whole milliseconds in Redis. 0 is
-// Lock. A nested LockLease only lengthens the lease. A lease that ran out is no
-// error for the owner's next Lock; an Unlock of it is ErrLost.
+// Lock. A lease that the round trip and a safety margin of 2 ms use up is
+// ErrInvalidLease.
+//
+// Within the lease the same owner enters once more, and a nested LockLease only
+// lengthens the lease. A lease that ran out is no error for the owner's next
+// Lock; an Unlock of it is ErrLost.
 func (l *Lock) LockLease(ctx context.Context, lease time.Duration) error {
 	_, err := l.acquire(ctx, "lock", -1, lease)
 	return err

@@ -62,8 +62,8 @@ func (e *entry) leave(f *flight) {
 		r := e.exchange(f.ctx, f.q, e.c.start.Add(h.rec.Deadline.Mono))
 		e.lock()
 		e.kept(f, r)
-		if f.err == nil && f.verdict == record.Lost {
-			f.err = h.lostError()
+		if h.rec.Lost() {
+			f.err = both(h.lostError(), f.err)
 		}
 		f.settle()
 		return

@@ -34,7 +34,21 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 	if len(due) == 0 {
 		return
 	}
+	if c.singly.Load() {
+		for _, r := range due {
+			r.h.ask(ctx, r.n)
+		}
+		return
+	}
 	answer, err, fate := c.sendRenewal(ctx, due)
+	if len(due) > 1 && script.CrossSlot(err) {
+		// A cluster behind a proxy looks like one server until now.
+		c.singly.Store(true)
+		for _, r := range due {
+			r.h.ask(ctx, r.n)
+		}
+		return
+	}
 	if err != nil {
 		for _, r := range due {
 			r.h.renewFailed(r.n, err, fate == script.Unknown)
@@ -92,10 +106,13 @@ func (h *hold) askAlone(ctx context.Context, n record.Renewal) {
 	h.e.lock()
 	h.e.rec.Unrenewed(n, false)
 	h.e.unlock()
-	n, ok := h.beginRenewal()
-	if !ok {
-		return
+	if n, ok := h.beginRenewal(); ok {
+		h.ask(ctx, n)
 	}
+}
+
+// ask sends n in a call of its own.
+func (h *hold) ask(ctx context.Context, n record.Renewal) {
 	answer, err, fate := h.e.c.sendRenewal(ctx, []renewal{{h, n}})
 	if err != nil {
 		h.renewFailed(n, err, fate == script.Unknown)

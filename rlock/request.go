@@ -24,6 +24,9 @@ type reply struct {
 func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time) reply {
 	for try := 0; ; try++ {
 		e.lock()
+		if try == 0 {
+			e.failed = nil
+		}
 		e.rec.Sent(q, e.c.clock())
 		e.unlock()
 		r, fate := e.send(ctx, q)
@@ -31,6 +34,7 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 			return r
 		}
 		e.lock()
+		e.failed = r.err
 		if fate == script.Unknown {
 			e.rec.Unanswered(q)
 		}

@@ -59,3 +59,10 @@ func WrongType(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE ")
 }
+
+// CrossSlot tells whether err says that the keys of one call lie in several slots
+// of a cluster. Nothing ran then.
+func CrossSlot(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "CROSSSLOT")
+}
