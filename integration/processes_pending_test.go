@@ -1,0 +1,53 @@
+//go:build pending
+
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/rlock"
+)
+
+// ACQ-4: a loss that a call of Validity finds out in the moment in which the
+// wheel comes to the deadline is remembered like any other: a nested Lock, and
+// the Unlock, of that owner are ErrLost.
+//
+// The interleaving: the wheel takes the hold out (watchdog.tell) and calls due,
+// which waits for the entry's mutex; Validity has it, finds the deadline over
+// and tells the loss (expire, lose: Keep for ten watchdog timeouts); then due
+// goes on, finds a lost hold, takes it for one that was remembered long enough,
+// and forgets it.
+func TestLossIsRemembered(t *testing.T) {
+	t.Parallel()
+	s := Redis(t)
+	p := s.Proxy(t)
+	rdb := redistest.NewClient(t, p.Addr, func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond })
+	c, err := rlock.New(rdb, rlock.WithWatchdogTimeout(200*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+	over := func(l *rlock.Lock, ctx context.Context) {
+		require.NoError(t, until(ctx, func() bool { return l.Validity(ctx) == 0 }))
+	}
+	ctx := rlock.WithOwner(t.Context(), "me")
+	for round := range 200 {
+		l := c.NewLock(name(t))
+		require.NoError(t, l.LockLease(ctx, 20*time.Millisecond))
+		over(l, ctx)
+		require.ErrorIs(t, l.Unlock(ctx), rlock.ErrLost, "round %d", round)
+	}
+	for round := range 50 {
+		l := c.NewLock(name(t))
+		require.NoError(t, l.Lock(ctx))
+		p.BlackHole(true)
+		over(l, ctx)
+		p.BlackHole(false)
+		require.ErrorIs(t, l.Lock(ctx), rlock.ErrLost, "round %d: a nested Lock, its outer section lost", round)
+		require.ErrorIs(t, l.Unlock(ctx), rlock.ErrLost, "round %d", round)
+	}
+}
