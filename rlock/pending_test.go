@@ -54,8 +54,8 @@ func TestTryLock_OnceIsOneAttempt(t *testing.T) {
 	require.NoError(t, l.Lock(t.Context()))
 	require.NoError(t, l.Unlock(t.Context()))
 	p.ResetCounts()
-	p.BlackHole(true)
-	defer p.BlackHole(false)
+	rule := p.On(redistest.HasArg(l.Key()), redistest.HoldRequest).Times(0)
+	defer rule.Off()
 	began := time.Now()
 	got, err := l.TryLock(t.Context(), 0, 0)
 	require.False(t, got)
@@ -121,4 +121,31 @@ func TestDo_AGoroutineThatOutlivesDo(t *testing.T) {
 	close(unlock)
 	require.NoError(t, recv(t, done, "its Unlock"))
 	free(t, l.Key())
+}
+
+// TestDo_ALossThatFnHasPaidFor: fn gives back what is left of the lost hold, and
+// takes the lock anew. ErrLost is in the chain whenever the hold was lost.
+func TestDo_ALossThatFnHasPaidFor(t *testing.T) {
+	l := onShared(t).NewLock(unique("paid"))
+	o := NewOwner()
+	ctx := WithOwner(t.Context(), o)
+	err := l.Do(ctx, func(context.Context) error {
+		remove(t, l.Key())
+		require.ErrorIs(t, l.Unlock(ctx), ErrLost)
+		return l.Lock(ctx)
+	})
+	require.ErrorIs(t, err, ErrLost)
+}
+
+// TestDo_ALeaseThatRanOutAndWasTakenAnew is the same with a fixed lease.
+func TestDo_ALeaseThatRanOutAndWasTakenAnew(t *testing.T) {
+	l := onShared(t).NewLock(unique("anew"))
+	ctx := WithOwner(t.Context(), NewOwner())
+	err := l.Do(ctx, func(inner context.Context) error {
+		require.NoError(t, l.Extend(inner, 30*time.Millisecond))
+		recv(t, inner.Done(), "the end")
+		require.NoError(t, l.Lock(ctx))
+		return l.Unlock(ctx)
+	})
+	require.ErrorIs(t, err, ErrLost)
 }
