@@ -20,11 +20,11 @@ type waiter struct {
 	owner, self  Owner // self: the goroutine, where that is another owner
 	lease, limit time.Duration
 	nonReentrant bool
-	patience     time.Duration // for how long an attempt may be repeated when it fails
 	began        time.Time
 
-	hold    *hold // granted by the releaser
-	waiting bool  // it found the lock taken
+	hold    *hold  // granted by the releaser
+	waiting bool   // it found the lock taken, and waits
+	found   uint64 // entry.found when it came
 }
 
 // acquire gets the lock for w within the bounds of k. once makes one attempt
@@ -54,6 +54,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 	if once {
 		return e.try(k, w)
 	}
+	w.found = e.found
 	e.gate.Join(&w.place)
 	defer e.quit(w)
 	late, tried := 0, false
@@ -67,7 +68,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		head := e.gate.First() == &w.place
 		// However short the wait is, a head that nobody has asked for yet asks once.
 		if err := k.past(); err != nil && (tried || !head || !errors.Is(err, errOver)) {
-			return false, overIsNo(err)
+			return false, e.verdictOn(w, err)
 		}
 		sleep := e.c.opt.recheck
 		if head {
@@ -78,7 +79,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			f, err := e.ask(k, w)
 			switch {
 			case err != nil:
-				return false, overIsNo(err)
+				return false, e.verdictOn(w, err)
 			case f == nil:
 				continue // somebody entered while the turn was waited for
 			case f.verdict == record.Granted:
@@ -95,7 +96,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		}
 		e.contended(w)
 		if err := e.sleep(k, w, head, sleep); err != nil && w.hold == nil {
-			return false, overIsNo(err)
+			return false, e.verdictOn(w, err)
 		}
 	}
 }
@@ -112,13 +113,16 @@ func tooShort(lease time.Duration) error {
 		ErrInvalidLease, lease, record.Margin(lease))
 }
 
-// overIsNo: a wait that ends while others have the lock is no error. One that
-// ends while a request is open is.
-func overIsNo(err error) error {
-	if errors.Is(err, errOver) && !errors.Is(err, ErrUnsettled) {
+// verdictOn is the error of a wait that ended with err. When its time was over and
+// others had the lock, that is none. When nobody knows who had it, it is.
+func (e *entry) verdictOn(w *waiter, err error) error {
+	switch {
+	case !errors.Is(err, errOver) || errors.Is(err, ErrUnsettled):
+		return err
+	case e.found != w.found || e.rec.Live(e.c.clock()) != nil:
 		return nil
 	}
-	return err
+	return fmt.Errorf("%w: no attempt on this key was answered in time", ErrUnsettled)
 }
 
 // sleep waits until w is to look again. The head also listens to messages.
@@ -147,6 +151,7 @@ func (e *entry) sleep(k *call, w *waiter, head bool, d time.Duration) error {
 // refused notes that others have the lock, for left at least. The head sleeps
 // until that is over, and never longer than the recheck bound.
 func (e *entry) refused(w *waiter, left time.Duration) {
+	e.found++
 	sleep := e.c.opt.recheck
 	switch {
 	case left < 0:
@@ -202,7 +207,7 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 		e.endTurn()
 		return nil, nil
 	}
-	until := time.Now().Add(w.patience)
+	until := time.Now().Add(k.persist)
 	if !k.until.IsZero() && k.until.Before(until) {
 		until = k.until
 	}
@@ -212,30 +217,26 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	return f, e.await(k, f)
 }
 
-// turn waits for the turn to send, for as long as one may wait for a request of
-// others to be answered.
+// turn waits for the turn to send, for as long as k waits for requests of others
+// to be answered.
 func (e *entry) turn(k *call) error {
 	if !e.sending {
 		e.sending = true
 		return nil
 	}
-	began := time.Now()
 	patient := *k
 	patient.timer = nil
-	if until := began.Add(e.c.patience); k.until.IsZero() || until.Before(k.until) {
+	until := time.Now().Add(k.patience)
+	if k.until.IsZero() || until.Before(k.until) {
 		patient.until = until
 	}
 	defer patient.stop()
 	err := e.takeTurn(&patient)
-	if errors.Is(err, errOver) && time.Since(began) > shortTurn {
+	if errors.Is(err, errOver) && patient.until != k.until {
 		return fmt.Errorf("%w: an earlier request on this key is not answered yet", ErrUnsettled)
 	}
 	return err
 }
-
-// shortTurn is what it may take until others had their answer on a healthy
-// network. A wait that ends within it ends as if the lock had been taken.
-const shortTurn = 100 * time.Millisecond
 
 // answered deals with the answer to the acquire that f sent for w.
 func (e *entry) answered(f *flight, r reply) {
@@ -286,14 +287,19 @@ var errRemoved = fmt.Errorf("%w: it was removed from Redis", ErrLost)
 func (e *entry) try(k *call, w *waiter) (bool, error) {
 	if f := e.asking; f != nil {
 		over := f.over()
+		patient := *k
+		patient.timer, patient.until = nil, time.Now().Add(k.patience)
 		e.unlock()
-		err := k.wait(over)
+		err := patient.wait(over)
 		e.lock()
-		if err != nil {
+		patient.stop()
+		switch {
+		case errors.Is(err, errOver):
+			return false, fmt.Errorf("%w: the attempt that is under way is not answered yet", ErrUnsettled)
+		case err != nil:
 			return false, err
-		}
-		if f.err == nil && f.verdict == record.Held {
-			e.contended(w)
+		case f.err == nil && f.verdict == record.Held:
+			e.c.counters.contended.Add(1)
 			return false, nil
 		}
 	}
@@ -313,7 +319,7 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 				return false, tooShort(w.lease)
 			}
 		default:
-			e.contended(w)
+			e.c.counters.contended.Add(1)
 			return false, nil
 		}
 	}
@@ -369,7 +375,7 @@ func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) 
 		return true, nil
 	}
 	q := e.rec.Enter(h.rec, w.lease)
-	f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(e.c.patience), h: h})
+	f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(k.persist), h: h})
 	if err := e.await(k, f); err != nil {
 		return false, err
 	}

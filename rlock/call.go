@@ -10,12 +10,15 @@ import (
 // call bounds one operation: its ctx, the end of its wait, and the end of the
 // client.
 type call struct {
-	ctx     context.Context // nil: not bounded by one
-	until   time.Time       // zero: no end
-	timer   *time.Timer
-	over    bool
-	closing <-chan struct{} // nil: goes on while the client closes
-	timers  *timers         // nil: makes its own
+	ctx      context.Context // nil: not bounded by one
+	until    time.Time       // zero: no end
+	patience time.Duration   // for how long it waits for others' requests to be answered
+	persist  time.Duration   // for how long it repeats a request of its own that fails
+	closing  <-chan struct{} // nil: goes on while the client closes
+
+	timer  *time.Timer // fires at until; made when needed
+	over   bool        // it has fired
+	timers *timers     // nil: makes its own
 }
 
 // timers are used again: an Unlock needs one that never fires.

@@ -27,13 +27,13 @@ type Client struct {
 	dog    *watchdog.Watchdog[kept]
 	hub    *pubsub.Hub
 
-	counters counters
-	serial   atomic.Uint64 // numbers of fields after burned ones
-	singly   atomic.Bool   // renew each key in a call of its own: the server is a cluster
-	numbered atomic.Bool   // too many keys have burned fields: every new field takes a number
-	patience time.Duration // for how long one request may fail before its call does
-	start    time.Time     // origin of record.Instant.Mono
-	clock    func() record.Instant
+	counters    counters
+	serial      atomic.Uint64 // numbers of fields after burned ones
+	singly      atomic.Bool   // renew each key in a call of its own: the server is a cluster
+	numbered    atomic.Bool   // too many keys have burned fields: every new field takes a number
+	readTimeout time.Duration // rdb's, or 3 s when it has none
+	start       time.Time     // origin of record.Instant.Mono
+	clock       func() record.Instant
 
 	closing chan struct{}  // closed when Close begins
 	work    sync.WaitGroup // operations, and the jobs that outlive them
@@ -74,12 +74,15 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		}
 	}
 	c := &Client{
-		rdb:      rdb,
-		opt:      opt,
-		patience: max(3*time.Second, node.Options().ReadTimeout),
-		start:    time.Now(),
-		closing:  make(chan struct{}),
-		entries:  map[string]*entry{},
+		rdb:         rdb,
+		opt:         opt,
+		readTimeout: node.Options().ReadTimeout,
+		start:       time.Now(),
+		closing:     make(chan struct{}),
+		entries:     map[string]*entry{},
+	}
+	if c.readTimeout <= 0 {
+		c.readTimeout = leastPatience
 	}
 	c.runner.Client = rdb
 	c.watchdogWord = millis(opt.watchdog)
@@ -122,6 +125,16 @@ func plain(rdb redis.UniversalClient) (*redis.Client, error) {
 
 // ID is the client's id: the first half of every owner field that it writes.
 func (c *Client) ID() string { return c.opt.id }
+
+// leastPatience is for how long requests that fail are repeated, and others on
+// the key waited for, before a call without a bound of its own fails.
+const leastPatience = 3 * time.Second
+
+// call is an operation bounded by ctx and by the end of the client.
+func (c *Client) call(ctx context.Context) *call {
+	patience := max(leastPatience, c.readTimeout)
+	return &call{ctx: ctx, patience: patience, persist: patience, closing: c.closing, timers: &c.timers}
+}
 
 // begin counts an operation in, so that Close waits for what it leaves behind.
 // Every nil must be followed by c.work.Done.

@@ -9,8 +9,8 @@ import (
 //
 // The ctx of fn carries the owner, so goroutines that fn starts with it share
 // the hold. It ends with ctx; with cause ErrLost, ErrMaxHold or ErrClosed when the
-// hold is lost; and when Do returns: a lock call with it fails after that. It is
-// advice: between its end and fn's next look somebody else may be inside. Ask
+// hold is lost; and when Do returns: a lock call with it fails after that, but for
+// the Unlock of what a goroutine has locked with it before. It is advice: between its end and fn's next look somebody else may be inside. Ask
 // Validity before writes that matter.
 //
 // Do returns fn's error joined with Unlock's. ErrLost is among them whenever the
@@ -32,7 +32,12 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 		s.carried.over.Store(true)
 		l.leaveScope(o, s)
 		cancel(context.Canceled)
+		lostErr := s.lost()
 		unlockErr := l.Unlock(WithOwner(ctx, o))
+		if !errors.Is(unlockErr, ErrLost) {
+			// fn may have made the Unlocks of a lost hold itself, and locked anew.
+			unlockErr = errors.Join(unlockErr, lostErr)
+		}
 		if !returned {
 			// A panic, or Goexit, is on its way and must not be covered.
 			if unlockErr != nil {
@@ -53,6 +58,7 @@ func (l *Lock) enterScope(o Owner, s *scope) {
 	e.lock()
 	defer e.unlock()
 	h := e.hold(o)
+	s.carried.in = h
 	if h == nil || h.rec.Lost() {
 		cause := ErrLost
 		if h != nil {
@@ -77,4 +83,18 @@ func (l *Lock) leaveScope(o Owner, s *scope) {
 			}
 		}
 	}
+}
+
+// lost is the error of the hold that the Do began with, if that was lost.
+func (s *scope) lost() error {
+	h := s.carried.in
+	if h == nil {
+		return ErrLost
+	}
+	h.e.lock()
+	defer h.e.unlock()
+	if h.cause != nil {
+		return h.lostError()
+	}
+	return nil
 }

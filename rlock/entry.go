@@ -37,6 +37,7 @@ type entry struct {
 	}
 
 	sub    *pubsub.Subscription // while somebody waits; its wake-ups are the head's
+	found  uint64               // how often the lock was found taken, or given to one of ours
 	asked  time.Time            // the head need not ask again before that
 	yields bool                 // until then it does not listen to messages either
 	sweeps *sweep               // while own fields may stand that no hold uses

@@ -32,7 +32,7 @@ func (e *entry) extend(k *call, owner Owner, lease time.Duration) error {
 			continue
 		}
 		q := e.rec.Extend(h.rec, lease)
-		f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(e.c.patience), h: h})
+		f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(k.persist), h: h})
 		if err := e.await(k, f); err != nil {
 			return err
 		}

@@ -52,6 +52,7 @@ func (e *entry) enter(r *record.Hold, w *waiter) *hold {
 		waited := time.Since(w.began)
 		e.later(func() { f(w.name, w.owner, waited) })
 	}
+	e.found++
 	e.asked, e.yields = time.Now().Add(e.c.opt.recheck), false
 	e.gate.All(func(other *place) bool { // one owner may wait twice: it is inside now
 		if other.For.owner == w.owner {
@@ -109,20 +110,28 @@ func (e *entry) expire(h *hold, now record.Instant) {
 	e.lose(h, cause)
 }
 
-// lose tells that h is lost; the record knows already. mu is held.
+// lose ends a hold that the record knows to be lost. mu is held.
 func (e *entry) lose(h *hold, cause error) {
 	if h.cause != nil {
 		return
 	}
+	h.tellLost(cause)
+	e.c.counters.held.Add(-1)
+	// Its Unlocks may still come; without them it is remembered for a while.
+	e.c.dog.Keep(&h.lease, time.Time{}, time.Now().Add(10*e.c.opt.watchdog))
+	e.wakeHead()
+}
+
+// tellLost tells all who asked that h is lost. mu is held.
+func (h *hold) tellLost(cause error) {
 	h.cause = cause
 	if h.lost != nil {
 		close(h.lost)
 	}
+	e, c := h.e, h.e.c
 	for _, s := range h.scopes {
 		e.later(func() { s.cancel(cause) })
 	}
-	c := e.c
-	c.counters.held.Add(-1)
 	c.counters.lost.Add(1)
 	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted.Mono
 	level := slog.LevelWarn
@@ -130,14 +139,12 @@ func (e *entry) lose(h *hold, cause error) {
 		level = slog.LevelInfo // that it ends was agreed
 	}
 	e.later(func() {
-		c.opt.logger.Log(context.Background(), level, "rlock: lock lost", "lock", name, "owner", string(owner), "held", held, "cause", cause)
+		c.opt.logger.Log(context.Background(), level, "rlock: lock lost",
+			"lock", name, "owner", string(owner), "held", held, "cause", cause)
 	})
 	if f := c.opt.trace.Lost; f != nil {
 		e.later(func() { f(name, owner, held, cause) })
 	}
-	// Its Unlocks may still come; without them it is remembered for a while.
-	c.dog.Keep(&h.lease, time.Time{}, time.Now().Add(10*c.opt.watchdog))
-	e.wakeHead()
 }
 
 // remove takes h out of the entry. mu is held.
@@ -165,7 +172,7 @@ func (h *hold) lostError() error { return both(ErrLost, h.cause) }
 func (h *hold) lostChan() <-chan struct{} {
 	if h.lost == nil {
 		h.lost = make(chan struct{})
-		if h.rec.Lost() {
+		if h.cause != nil {
 			close(h.lost)
 		}
 	}

@@ -157,7 +157,7 @@ func (l *Lock) holder(field, value, kind string) (Holder, bool) {
 // ends by itself when the caller leaves first.
 func ask[T any](ctx context.Context, l *Lock, op string, f func(context.Context, Owner) (T, error)) (T, error) {
 	var answer T
-	err := l.do(ctx, op, func(o, _ Owner) error {
+	err := l.do(ctx, op, func(who caller) error {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
@@ -167,7 +167,7 @@ func ask[T any](ctx context.Context, l *Lock, op string, f func(context.Context,
 		}
 		done := make(chan result, 1)
 		l.c.spawn(func() {
-			val, err := f(context.WithoutCancel(ctx), o)
+			val, err := f(context.WithoutCancel(ctx), who.owner)
 			done <- result{val, err}
 		})
 		select {

@@ -118,10 +118,10 @@ func (l *Lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 // answer within WithReleaseTimeout; the release goes on, and the key is gone at
 // the latest with its lease.
 func (l *Lock) Unlock(ctx context.Context) error {
-	return l.do(ctx, "unlock", func(o, _ Owner) error {
+	return l.do(ctx, opUnlock, func(who caller) error {
 		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
-		return e.release(ctx, o)
+		return e.release(ctx, who)
 	})
 }
 
@@ -136,7 +136,7 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 	if err := checkLease(lease); err != nil {
 		return l.wrap("extend", "", err)
 	}
-	return l.do(ctx, "extend", func(o, _ Owner) error {
+	return l.do(ctx, "extend", func(who caller) error {
 		if err := l.leaseFits(lease); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 		}
 		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
-		return e.extend(&call{ctx: ctx, closing: l.c.closing}, o, lease)
+		return e.extend(l.c.call(ctx), who.owner, lease)
 	})
 }
 
@@ -176,11 +176,11 @@ var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); re
 
 // look calls f with the current owner's hold, if there is one, under its lock.
 func (l *Lock) look(ctx context.Context, f func(*hold)) {
-	o, _, err := ownerIn(ctx)
-	if err != nil || l.bad != nil {
+	who, err := callerIn(ctx)
+	if err != nil || who.left || l.bad != nil {
 		return
 	}
-	l.lookAt(o, f)
+	l.lookAt(who.owner, f)
 }
 
 // lookAt is look for any owner.
@@ -205,7 +205,7 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 		return false, l.wrap(op, "", err)
 	}
 	got := false
-	err := l.do(ctx, op, func(o, self Owner) error {
+	err := l.do(ctx, op, func(who caller) error {
 		if err := l.leaseFits(lease); err != nil {
 			return err
 		}
@@ -213,22 +213,22 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 			return ended(ctx)
 		}
 		w := &waiter{
-			name: l.name, owner: o, self: self, lease: lease, limit: l.opt.maxHold,
-			nonReentrant: l.opt.nonReentrant, patience: l.c.patience, began: time.Now(),
+			name: l.name, owner: who.owner, self: who.self, lease: lease, limit: l.opt.maxHold,
+			nonReentrant: l.opt.nonReentrant, began: time.Now(),
 		}
 		w.place.For = w
-		k := call{ctx: ctx, closing: l.c.closing, timers: &l.c.timers}
+		k := l.c.call(ctx)
 		defer k.stop()
-		if wait > 0 {
+		switch {
+		case wait > 0:
 			k.until = w.began.Add(wait)
-		}
-		if wait == 0 {
-			w.patience /= 6 // one attempt: what the client's read timeout ends is not repeated
+		case wait == 0: // one attempt: what the read timeout ends is not repeated
+			k.patience, k.persist = l.c.readTimeout, l.c.readTimeout/2
 		}
 		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
 		var err error
-		got, err = e.acquire(&k, w, wait == 0)
+		got, err = e.acquire(k, w, wait == 0)
 		return err
 	})
 	return got, err
@@ -242,20 +242,25 @@ func (l *Lock) leaseFits(lease time.Duration) error {
 	return nil
 }
 
+const opUnlock = "unlock"
+
 // do runs an operation: it checks what all of them must, and wraps the error.
-func (l *Lock) do(ctx context.Context, op string, f func(o, self Owner) error) error {
+func (l *Lock) do(ctx context.Context, op string, f func(caller) error) error {
 	if l.bad != nil {
 		return l.wrap(op, "", l.bad)
 	}
-	o, self, err := ownerIn(ctx)
+	who, err := callerIn(ctx)
 	if err != nil {
-		return l.wrap(op, o, err)
+		return l.wrap(op, who.owner, err)
+	}
+	if who.left && op != opUnlock {
+		return l.wrap(op, who.owner, fmt.Errorf("%w: the Do that this ctx comes from has returned", ErrNotHeld))
 	}
 	if err := l.c.begin(); err != nil {
-		return l.wrap(op, o, err)
+		return l.wrap(op, who.owner, err)
 	}
 	defer l.c.work.Done()
-	return l.wrap(op, o, f(o, self))
+	return l.wrap(op, who.owner, f(who))
 }
 
 func (l *Lock) wrap(op string, o Owner, err error) error {
@@ -273,13 +278,14 @@ func (l *Lock) wrap(op string, o Owner, err error) error {
 // have been removed.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	removed := false
-	err := l.do(ctx, "force unlock", func(Owner, Owner) error {
+	err := l.do(ctx, "force unlock", func(caller) error {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
 		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
-		k := &call{ctx: ctx, closing: l.c.closing}
+		k := l.c.call(ctx)
+		defer k.stop()
 		e.lock()
 		defer e.unlock()
 		if err := e.turn(k); err != nil {

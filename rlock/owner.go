@@ -41,25 +41,34 @@ type ownerKey struct{}
 // carried is an owner in a ctx.
 type carried struct {
 	owner Owner
-	// over is set when the Do whose ctx this is has returned. The ctx may have
-	// leaked by then, and its owner may be inside again.
+	// in is the hold of the Do whose ctx this is; nil for WithOwner.
+	in *hold
+	// over is set when that Do has returned. The ctx may have leaked by then, and
+	// its owner may be inside again.
 	over atomic.Bool
 }
 
 func goroutine() Owner { return Owner(strconv.FormatInt(owner.Goroutine(), 10)) }
 
-// ownerIn is OwnerOf for an operation: it checks the owner. self is the calling
-// goroutine when ctx carries an owner, else empty.
-func ownerIn(ctx context.Context) (o, self Owner, err error) {
+// caller is on whose behalf an operation runs.
+type caller struct {
+	owner Owner
+	self  Owner // the calling goroutine, when ctx carries an owner; else empty
+	// left is set when ctx comes from a Do that has returned. Only Unlock works
+	// then, and only for what was locked inside: in.
+	left bool
+	in   *hold
+}
+
+// callerIn is OwnerOf for an operation.
+func callerIn(ctx context.Context) (caller, error) {
 	c, ok := ctx.Value(ownerKey{}).(*carried)
 	if !ok {
-		return goroutine(), "", nil
+		return caller{owner: goroutine()}, nil
 	}
+	who := caller{owner: c.owner, self: goroutine(), left: c.over.Load(), in: c.in}
 	if err := owner.Check(string(c.owner)); err != nil {
-		return c.owner, "", fmt.Errorf("%w: %w", ErrInvalidOwner, err)
+		return who, fmt.Errorf("%w: %w", ErrInvalidOwner, err)
 	}
-	if c.over.Load() {
-		return c.owner, "", fmt.Errorf("%w: the Do that this ctx comes from has returned", ErrNotHeld)
-	}
-	return c.owner, goroutine(), nil
+	return who, nil
 }

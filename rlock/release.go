@@ -8,14 +8,14 @@ import (
 	"github.com/relock-go/relock/internal/record"
 )
 
-// release is one Unlock of owner. It returns when Redis has answered, or when
+// release is one Unlock of who. It returns when Redis has answered, or when
 // the release timeout is over; the release goes on then.
-func (e *entry) release(ctx context.Context, owner Owner) error {
+func (e *entry) release(ctx context.Context, who caller) error {
 	e.lock()
 	defer e.unlock()
-	h := e.hold(owner)
-	if h == nil {
-		return e.notHeld(owner)
+	h := e.hold(who.owner)
+	if h == nil || who.left && h != who.in {
+		return e.notHeld(who.owner)
 	}
 	if now := e.c.clock(); h.rec.Left(now) == 0 {
 		e.expire(h, now)
@@ -24,7 +24,7 @@ func (e *entry) release(ctx context.Context, owner Owner) error {
 		return e.leaveLost(h)
 	}
 	if h.leaving >= h.rec.Depth {
-		return e.notHeld(owner)
+		return e.notHeld(who.owner)
 	}
 	h.leaving++
 	f := &flight{kind: leaving, h: h, queue: e.sending}
@@ -131,6 +131,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			e.left(f, nil, nil)
 			f, from, pass = nil, q.Hold, q.Abandoned()
 		default:
+			if f != nil {
+				f.h.tellLost(errRemoved)
+			}
 			e.left(f, nil, errRemoved)
 			e.wakeHead()
 			return

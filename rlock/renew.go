@@ -40,7 +40,7 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 		}
 		return
 	}
-	answer, err, fate := c.sendRenewal(ctx, due)
+	answer, fate, err := c.sendRenewal(ctx, due)
 	if len(due) > 1 && script.CrossSlot(err) {
 		// A cluster behind a proxy looks like one server until now.
 		c.singly.Store(true)
@@ -71,7 +71,7 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 
 // sendRenewal sends one call for all of due. Without an error its answer has a
 // letter for each.
-func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, error, script.Fate) {
+func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, script.Fate, error) {
 	words := make([]any, 0, 3*len(due))
 	for _, r := range due {
 		words = append(words, r.h.e.keys.key)
@@ -83,7 +83,7 @@ func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, error,
 	if a.Fate == script.Ran && (len(a.Text) != len(due) || strings.Trim(a.Text, "kg") != "") {
 		a = script.BadReply(script.Renew, a.Text)
 	}
-	return a.Text, a.Err, a.Fate
+	return a.Text, a.Fate, a.Err
 }
 
 func (h *hold) beginRenewal() (record.Renewal, bool) {
@@ -113,7 +113,7 @@ func (h *hold) askAlone(ctx context.Context, n record.Renewal) {
 
 // ask sends n in a call of its own.
 func (h *hold) ask(ctx context.Context, n record.Renewal) {
-	answer, err, fate := h.e.c.sendRenewal(ctx, []renewal{{h, n}})
+	answer, fate, err := h.e.c.sendRenewal(ctx, []renewal{{h, n}})
 	if err != nil {
 		h.renewFailed(n, err, fate == script.Unknown)
 		return

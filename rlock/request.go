@@ -99,19 +99,29 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 		}
 		return reply{err: a.Err}, a.Fate
 	}
-	switch a.Text {
-	case "granted", "kept", "released", "passed":
-		return reply{yes: true, told: a.Told}, script.Ran
-	case "gone":
-		return reply{}, script.Ran
-	}
-	if ms, ok := strings.CutPrefix(a.Text, "held:"); ok && q.Op == record.Acquire {
-		if n, err := strconv.ParseInt(ms, 10, 64); err == nil && n >= -1 {
-			return reply{left: time.Duration(n) * time.Millisecond}, script.Ran
-		}
+	if r, ok := meaning(q.Op, a); ok {
+		return r, script.Ran
 	}
 	a = script.BadReply(s, a.Text)
 	return reply{err: a.Err}, a.Fate
+}
+
+// meaning reads the reply to a request. Each script has words of its own, and
+// those of another are no answer.
+func meaning(op record.Op, a script.Answer) (reply, bool) {
+	yes := [...]string{record.Acquire: "granted", record.Keep: "kept", record.Release: "released", record.Pass: "passed"}
+	switch {
+	case a.Text == yes[op]:
+		return reply{yes: true, told: a.Told}, true
+	case op != record.Acquire:
+		return reply{}, a.Text == "gone"
+	}
+	ms, ok := strings.CutPrefix(a.Text, "held:")
+	if !ok {
+		return reply{}, false
+	}
+	n, err := strconv.ParseInt(ms, 10, 64)
+	return reply{left: time.Duration(n) * time.Millisecond}, err == nil && n >= -1
 }
 
 // publish is the command that tells a release: sharded channels are for clusters.
