@@ -44,26 +44,18 @@ func TestCloseLetsAnotherProcessIn(t *testing.T) {
 	t.Parallel()
 	s := Redis(t)
 	rdb := s.Client(t)
+	other := startWorker(t, settings{Addr: s.Addr, Recheck: never})
 	for range 3 {
 		closing := startWorker(t, settings{Addr: s.Addr, Recheck: never})
-		other := startWorker(t, settings{Addr: s.Addr, Recheck: never})
-		var locks []string
-		var watching, local, waiting []int
-		for i, k := range kinds {
-			lock, lease := name(t), time.Duration(0)
-			if k.lease {
-				lease = 30 * time.Second
-			}
-			locks = append(locks, lock)
-			watching = append(watching, hold(closing, lock, lease, k.do, k.how))
-			local = append(local, closing.begin(order{Do: "lock", Lock: lock, Owner: "second"}))
-			waiting = append(waiting, other.begin(order{Do: "lock", Lock: lock, Owner: "next"}))
+		held := holdAll(t, kinds, closing, other, 30*time.Second)
+		var local []int
+		for i, h := range held {
+			local = append(local, closing.begin(order{Do: "lock", Lock: h.lock, Owner: "second"}))
 			closing.do(order{Do: "waiting", N: i + 1})
-			other.do(order{Do: "waiting", N: i + 1})
 		}
 		closed := closing.do(order{Do: "close"})
-		for i, k := range kinds {
-			next, told := other.await(waiting[i]), closing.await(watching[i])
+		for i, k := range held {
+			next, told := other.await(k.waiting), closing.await(k.watching)
 			require.Empty(t, next.Err)
 			require.Less(t, told.Held, next.Return, "%s: the holder still held when the next was in", k.name)
 			require.NotZero(t, told.All, "%s: Validity, Lost and ctx all tell", k.name)
@@ -74,12 +66,12 @@ func TestCloseLetsAnotherProcessIn(t *testing.T) {
 			}
 			second := closing.await(local[i])
 			require.True(t, second.is(rlock.ErrClosed), second.Err)
-			late := closing.await(closing.begin(order{Do: "unlock", Lock: locks[i], Owner: "holder"}))
+			late := closing.await(closing.begin(order{Do: "unlock", Lock: k.lock, Owner: "holder"}))
 			require.True(t, late.is(rlock.ErrClosed), late.Err)
-			require.Equal(t, map[string]string{other.id() + ":next": "1"}, rdb.HGetAll(t.Context(), locks[i]).Val())
-			other.do(order{Do: "unlock", Lock: locks[i], Owner: "next"})
+			require.Equal(t, map[string]string{other.id() + ":next": "1"}, rdb.HGetAll(t.Context(), k.lock).Val())
+			other.do(order{Do: "unlock", Lock: k.lock, Owner: "next"})
 		}
 		closing.finish()
-		other.finish()
 	}
+	other.finish()
 }

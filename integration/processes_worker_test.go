@@ -366,4 +366,6 @@ func first(t testing.TB, ws []*worker, ids []int) (int, report) {
 }
 
 // ms is a number of nanoseconds for people.
-func ms(ns int64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(ns)/1e6), ".0") + " ms" }
+func ms(ns int64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(ns)/1e6), ".0") + " ms"
+}
