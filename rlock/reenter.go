@@ -1,0 +1,93 @@
+package rlock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/record"
+)
+
+// reenter lets w in if its owner is inside. It reports an error if the owner may
+// not enter, and false if it has to acquire the lock.
+func (e *entry) reenter(k *call, w *waiter) (bool, error) {
+	for {
+		h := e.hold(w.owner)
+		switch {
+		case h == nil:
+			return false, e.waitsForItself(w)
+		case h.rec.Left(e.c.clock()) == 0 && !h.rec.Lost():
+			e.expire(h, e.c.clock())
+			continue
+		case h.rec.Lost():
+			if h.rec.Stuck(e.c.clock()) {
+				return false, h.lostError()
+			}
+			return false, e.waitsForItself(w)
+		case w.nonReentrant && h.left() > 0:
+			return false, fmt.Errorf("%w: the lock object is NonReentrant", ErrReentry)
+		}
+		again, err := e.enterAgain(k, h, w)
+		if !again {
+			return err == nil, err
+		}
+	}
+}
+
+// waitsForItself is the error of a goroutine that holds the key as itself and asks
+// for it as another owner.
+func (e *entry) waitsForItself(w *waiter) error {
+	if w.self == "" || w.self == w.owner {
+		return nil
+	}
+	if h := e.hold(w.self); h == nil || h.left() == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: this goroutine holds it as owner %s and would wait for itself as owner %s",
+		ErrReentry, w.self, w.owner)
+}
+
+// enterAgain takes h one deeper. It reports true when h was given back before
+// the turn came.
+func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) {
+	if err := e.turn(k); err != nil {
+		return false, err
+	}
+	if e.hold(w.owner) != h || h.rec.Left(e.c.clock()) == 0 {
+		e.endTurn()
+		return true, nil
+	}
+	q := e.rec.Enter(h.rec, w.lease)
+	f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(k.persist), h: h})
+	if err := e.await(k, f); err != nil {
+		return false, err
+	}
+	if f.verdict == record.Lost {
+		return false, h.lostError()
+	}
+	return false, nil
+}
+
+// kept deals with the answer to a request that keeps f's hold, and ends the turn.
+func (e *entry) kept(f *flight, r reply) {
+	defer e.endTurn()
+	h, now := f.h, e.c.clock()
+	if r.err != nil {
+		e.rec.Close(f.q, now)
+		f.err = r.err
+	} else {
+		f.verdict, _ = e.rec.Answer(f.q, r.yes, now)
+	}
+	switch {
+	case h.rec.Lost():
+		if r.err == nil && !r.yes {
+			e.lose(h, errRemoved)
+		} else {
+			e.lose(h, fmt.Errorf("%w: the answer came after its deadline", ErrLost))
+		}
+	case e.holdOf(h.rec) != nil:
+		h.schedule()
+	}
+	if h.rec.Dirty() {
+		e.sweepLater()
+	}
+}
