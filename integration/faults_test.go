@@ -262,6 +262,31 @@ func TestFaults_LateIntoTheSameHold(t *testing.T) {
 	})
 }
 
+// TestFaults_SlowAnswer delays the answer to each operation by more than a safety
+// margin: REN-1. The hold counts from before the request was sent.
+func TestFaults_SlowAnswer(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, kind topology) {
+		for _, d := range deeds {
+			if d.depth == 0 {
+				continue
+			}
+			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t, kind.open(t, faultLimit, false), rlock.WithWatchdogTimeout(shortDog))
+				d.before(s)
+				rule := s.hit(d.script, redistest.DelayReply(500*time.Millisecond))
+				require.NoError(t, result(t, soon, inBackground(func() error { return d.do(s) }), d.name))
+				rule.WaitExecuted(t, 1)
+				s.believes(d.holder)
+				s.stands(s.l, d.holder, d.depth)
+				s.leave(d.holder, d.depth)
+				s.gone()
+			})
+		}
+	})
+}
+
 // TestFaults_Overtaken lets other requests on a key pass a renewal: REN-15. The
 // renewal is under way on the server's side of the line, or before it.
 func TestFaults_Overtaken(t *testing.T) {

@@ -135,4 +135,3 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 		}
 	}
 }
-

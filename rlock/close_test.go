@@ -141,7 +141,7 @@ func TestEND1_TwoHundredHolds(t *testing.T) {
 	require.NoError(t, c.Close(ctx))
 	require.Empty(t, rdb.Keys(ctx, prefix+":*").Val())
 	require.NoError(t, c.rdb.Close())
-	goleak.VerifyNone(t, ignore)
+	goleak.VerifyNone(t, ignore, goredis)
 }
 
 // TestEND4_NothingStaysBehind after waiters, holders, a loss and a subscription.
@@ -165,7 +165,7 @@ func TestEND4_NothingStaysBehind(t *testing.T) {
 	require.ErrorIs(t, recv(t, waiter, "the waiter"), ErrClosed)
 	eventually(t, func() bool { return rdb.PubSubNumSub(ctx, channel).Val()[channel] == 0 }, "no subscription")
 	require.NoError(t, c.rdb.Close())
-	goleak.VerifyNone(t, ignore)
+	goleak.VerifyNone(t, ignore, goredis)
 }
 
 // TestEND4_RedisIsUnreachable: Close ends with ctx, or before, and names the keys
@@ -204,7 +204,7 @@ func TestEND4_RedisIsUnreachable(t *testing.T) {
 			require.ErrorIs(t, recv(t, waiter, "the waiter"), ErrClosed)
 			require.NoError(t, rdb.Close())
 			p.Close()
-			goleak.VerifyNone(t, ignore)
+			goleak.VerifyNone(t, ignore, goredis)
 			eventually(t, func() bool { return !exists(t, a.Key()) && !exists(t, b.Key()) }, "the end of the leases")
 		})
 	}
@@ -235,7 +235,7 @@ func TestClose_ReturnsWhenCtxEnds(t *testing.T) {
 	require.NoError(t, c.Close(t.Context()))
 	require.NoError(t, rdb.Close())
 	p.Close()
-	goleak.VerifyNone(t, ignore)
+	goleak.VerifyNone(t, ignore, goredis)
 }
 
 // TestEND2_TheUserClosesRdbFirst: errors, losses in time, no panic, no goroutine.
@@ -266,5 +266,5 @@ func TestEND2_TheUserClosesRdbFirst(t *testing.T) {
 	_ = c.Close(bounded) // may name the key that it could not look at
 	require.NoError(t, bounded.Err())
 	require.Less(t, c.Stats().Scripts-before, uint64(50), "no spin")
-	goleak.VerifyNone(t, ignore)
+	goleak.VerifyNone(t, ignore, goredis)
 }

@@ -276,3 +276,31 @@ func TestREN4_ARenewalNeverMakesAKey(t *testing.T) {
 	require.False(t, exists(t, gone.Key()))
 	eventually(t, func() bool { return !exists(t, taken.Key()) }, "the stranger's end")
 }
+
+// TestREN11_OneOfABatchIsGone: the others of the call are not lost with it.
+func TestREN11_OneOfABatchIsGone(t *testing.T) {
+	t.Parallel()
+	const n = 30
+	c := onShared(t, WithWatchdogTimeout(1500*time.Millisecond))
+	ctx := WithOwner(t.Context(), NewOwner())
+	var locks []*Lock
+	for range n {
+		l := c.NewLock(unique("batch"))
+		require.NoError(t, l.Lock(ctx))
+		locks = append(locks, l)
+	}
+	for _, l := range locks[:3] {
+		remove(t, l.Key())
+	}
+	for _, l := range locks[:3] {
+		recv(t, l.Lost(ctx), "the loss")
+		require.ErrorIs(t, l.Unlock(ctx), ErrLost)
+	}
+	before := c.Stats().Renewals
+	eventually(t, func() bool { return c.Stats().Renewals >= before+2*n }, "two more rounds")
+	for _, l := range locks[3:] {
+		require.NotZero(t, l.Validity(ctx))
+		require.NoError(t, l.Unlock(ctx))
+	}
+	require.EqualValues(t, 3, c.Stats().Lost)
+}

@@ -20,7 +20,11 @@ var shared struct {
 	err    error
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(&suite{m}, goredis) }
+
+// goredis ignores what go-redis starts when a server cannot be dialled: it looks
+// once a second whether the server is back, and whether its client was closed.
+var goredis = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 
 // suite runs the tests with the shared server, and ends that before goleak looks.
 type suite struct{ *testing.M }

@@ -120,7 +120,9 @@ func TestOwner_AGoroutineThatWouldWaitForItself(t *testing.T) {
 	l := c.NewLock(unique("self"))
 	require.NoError(t, l.Lock(t.Context()))
 	p.ResetCounts()
-	ctx := WithOwner(t.Context(), bystander)
+	bounded, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	ctx := WithOwner(bounded, bystander)
 	for name, op := range map[string]func() error{
 		"Lock":         func() error { return l.Lock(ctx) },
 		"LockLease":    func() error { return l.LockLease(ctx, time.Minute) },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/internal/script"
 )
 
 var badLeases = []time.Duration{
@@ -274,7 +276,7 @@ func TestCTX4_EachCallRespectsItsBudget(t *testing.T) {
 
 func TestTryLock_AServerThatIsDownIsAnError(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.DialTimeout = 200 * time.Millisecond })
+	rdb := redistest.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.DialerRetries = 1 })
 	l := newClient(t, rdb).NewLock("a")
 	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
 		got, err := l.TryLock(t.Context(), wait, 0)
@@ -302,6 +304,50 @@ func TestACQ3_OnlyOneReplyIsAGrant(t *testing.T) {
 		require.False(t, got, "%q", reply)
 		require.Error(t, err, "%q", reply)
 		require.Zero(t, l.Validity(t.Context()))
+	}
+}
+
+// TestWAIT7_OneAttemptTakesPartInTheOneUnderWay, if that finds the lock taken.
+func TestWAIT7_OneAttemptTakesPartInTheOneUnderWay(t *testing.T) {
+	t.Parallel()
+	for name, taken := range map[string]bool{"taken": true, "granted": false} {
+		c, p := onProxy(t)
+		l := c.NewLock(unique("part"))
+		a, b := WithOwner(t.Context(), "a"), WithOwner(t.Context(), "b")
+		if taken {
+			occupy(t, l.Key(), time.Minute)
+		}
+		rule := p.On(sends(script.Acquire, l), redistest.HoldRequest)
+		ctx, cancel := context.WithCancel(a)
+		first := async(func() error { return l.Lock(ctx) })
+		rule.Wait(t)
+		tried := async(func() error {
+			got, err := l.TryLock(b, 0, 0)
+			if got {
+				t.Error("granted")
+			}
+			return err
+		})
+		time.Sleep(20 * time.Millisecond) // let it join
+		p.ResetCounts()
+		rule.Release()
+		require.NoError(t, recv(t, tried, "TryLock"), name)
+		asB := 0
+		for _, r := range matching(p, sends(script.Acquire, l)) {
+			if strings.HasSuffix(r.Args[5], ":b") {
+				asB++
+			}
+		}
+		if taken {
+			require.Zero(t, asB, "it asked nobody itself")
+			cancel()
+			require.ErrorIs(t, recv(t, first, "Lock"), context.Canceled)
+			continue
+		}
+		require.NoError(t, recv(t, first, "Lock"))
+		require.Equal(t, 1, asB, "one attempt of its own")
+		require.NoError(t, l.Unlock(a))
+		cancel()
 	}
 }
 

@@ -196,4 +196,3 @@ func (e *entry) quit(w *waiter) {
 	}
 	e.unfollow()
 }
-
