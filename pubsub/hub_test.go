@@ -243,7 +243,7 @@ func TestSubscribeWhileUnsubscribing(t *testing.T) {
 		b.srv.commands()
 		time.Sleep(5*time.Second - 1)
 		b.srv.set(func(s *server) { s.holding = true })
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Contains(b, b.srv.commands(), "UNSUBSCRIBE a")
 

@@ -62,7 +62,7 @@ func losing(ctx context.Context, s *story) error {
 		return ctx.Err()
 	}
 	if !errors.Is(cause, rlock.ErrLost) || !errors.Is(doErr, rlock.ErrLost) {
-		return fmt.Errorf("Do's ctx ended with %v, and Do returned %v", cause, doErr)
+		return fmt.Errorf("the ctx of Do ended with %v, and Do returned %v", cause, doErr)
 	}
 	s.line.tell(
 		fact{ended, two.name, fmt.Sprintf("is told %s later, with its next renewal: ctx ended, %v", ms(ended.Sub(removed)), cause)},

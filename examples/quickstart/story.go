@@ -91,7 +91,7 @@ func (s *story) sayHash(ctx context.Context, p *process, depth string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("Redis has %v at %s, and not %s at depth %s", fields, s.key, p.name, depth)
+	return fmt.Errorf("in Redis stands %v at %s, and not %s at depth %s", fields, s.key, p.name, depth)
 }
 
 // summary checks the end, and says how it went.
