@@ -47,7 +47,7 @@ func TestCTX2_UnlockWorksWithACtxThatHasEnded(t *testing.T) {
 // gone when Redis is back.
 func TestCTX5_UnlockThatCannotSettle(t *testing.T) {
 	t.Parallel()
-	const timeout = 200 * time.Millisecond
+	const timeout = time.Second
 	c, p := onProxy(t, WithReleaseTimeout(timeout))
 	l := c.NewLock(unique("open"))
 	ctx := WithOwner(t.Context(), NewOwner())
@@ -86,7 +86,7 @@ func onlyDepth(t *testing.T, l *Lock) string {
 // TestCTX5_AnInnerUnlockThatCannotSettle: the depth is right in the end.
 func TestCTX5_AnInnerUnlockThatCannotSettle(t *testing.T) {
 	t.Parallel()
-	c, p := onProxy(t, WithReleaseTimeout(200*time.Millisecond))
+	c, p := onProxy(t, WithReleaseTimeout(time.Second))
 	l := c.NewLock(unique("open"))
 	ctx := WithOwner(t.Context(), NewOwner())
 	require.NoError(t, l.Lock(ctx))
