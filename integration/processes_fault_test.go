@@ -86,20 +86,29 @@ func (h holding) settle(t *testing.T, holder, waiter *worker, rdb *redis.Client)
 // toldFirst judges the end of a hold: the holder, which watched it, did not take
 // itself for the holder any more when the next one was in. All times are of one
 // clock. What a look found, was so after it began; so a slow machine makes the
-// judgement milder, never wrong.
-func toldFirst(t *testing.T, told, next report) {
+// judgement of Validity milder, never wrong.
+//
+// Lost and ctx need a goroutine of the SDK's to run in time, so they are judged
+// like this only if the holder's process did run all the time.
+func toldFirst(t *testing.T, h holding, ran bool) {
 	t.Helper()
-	require.Empty(t, next.Err)
-	require.Less(t, told.Held, next.Return, "the holder still held when the next was in")
-	require.Less(t, told.Until, next.Return, "the holder was promised more than it could have")
-	require.NotZero(t, told.All, "Validity, Lost and ctx all tell")
+	require.Empty(t, h.next.Err)
+	limit := h.next.Return
+	if (h.how == byLost || h.how == byContext) && !ran {
+		t.Logf("%s: the machine is too slow to tell whether it was told in time", h.name)
+		limit += int64(slack)
+	}
+	require.Less(t, h.told.Held, limit, "%s: the holder still held when the next was in", h.name)
+	require.Less(t, h.told.Until, h.next.Return, "%s: the holder was promised more than it could have", h.name)
+	require.NotZero(t, h.told.All, "%s: Validity, Lost and ctx all tell", h.name)
 }
 
 // REN-1, REN-2: a holder that is cut off from Redis without a word is told before
 // another process can have the lock.
 func TestBlackHoleTellsBeforeTheNext(t *testing.T) {
 	t.Parallel()
-	const timeout = 1200 * time.Millisecond
+	const timeout = 2 * time.Second
+	const margin = timeout / 100 // by so much a holder is told before Redis lets the next in
 	s := Redis(t)
 	proxy := s.Proxy(t)
 	holder := startWorker(t, settings{Addr: proxy.Addr, Watchdog: timeout, Read: 300 * time.Millisecond})
@@ -111,11 +120,15 @@ func TestBlackHoleTellsBeforeTheNext(t *testing.T) {
 		}
 		hole := Now()
 		proxy.BlackHole(true)
+		gap := int64(0)
 		for i := range held {
 			h := &held[i]
 			h.next, h.told = waiter.await(h.waiting), holder.await(h.watching)
-			toldFirst(t, h.told, h.next)
+			gap = max(gap, h.told.Gap)
+		}
+		for _, h := range held {
 			t.Logf("round %d, %s: told %s before the next was in, %s after the line went", round, h.name, ms(h.next.Return-h.told.Told), ms(h.next.Return-hole))
+			toldFirst(t, h, gap < int64(margin/2))
 			require.Less(t, h.next.Return, hole+int64(timeout+slack), "the next is in when the lease is over")
 		}
 		proxy.BlackHole(false)
@@ -161,7 +174,7 @@ func TestStoppedHolder(t *testing.T) {
 					h.told = holder.await(h.watching)
 					t.Logf("%s: %d looks; told %s after SIGCONT, by all signals %s after it", h.name, h.told.Looks, ms(h.told.Told-cont), ms(h.told.All-cont))
 					if h.how == bySpinning {
-						toldFirst(t, h.told, h.next)
+						toldFirst(t, *h, true)
 						require.Less(t, h.told.Held, cont, "a Validity that was asked for after SIGCONT said more than 0")
 					}
 					require.NotZero(t, h.told.All, "the other signals follow")

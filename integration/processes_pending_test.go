@@ -51,3 +51,23 @@ func TestLossIsRemembered(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(ctx), rlock.ErrLost, "round %d", round)
 	}
 }
+
+// Promise 9: Close leaves no key that Redis could be asked to delete before its
+// ctx ended. One attempt per key is made, so one connection that dies leaves the
+// key for the rest of its lease, with waiters before it.
+func TestCloseTriesAgain(t *testing.T) {
+	t.Parallel()
+	s := Redis(t)
+	p := s.Proxy(t)
+	c, err := rlock.New(redistest.NewClient(t, p.Addr))
+	require.NoError(t, err)
+	l := c.NewLock(name(t))
+	require.NoError(t, l.Lock(t.Context()))
+	rule := p.On(redistest.Command("evalsha"), redistest.DropRequest)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = c.Close(ctx)
+	rule.Wait(t)
+	require.NoError(t, err)
+	require.Zero(t, s.Client(t).Exists(t.Context(), l.Key()).Val(), "the key is gone")
+}

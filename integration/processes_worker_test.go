@@ -111,6 +111,7 @@ type report struct {
 	Told    int64         // the first look that did not had its answer then
 	All     int64         // Validity, Lost and ctx all said so then; 0 if they did not
 	Looks   int           // how often it looked
+	Gap     int64         // the longest time from one look to the next
 	Cause   string        // of Do's ctx
 	Left    time.Duration // "validity"
 	Client  string        // "validity": the client's id
@@ -222,6 +223,9 @@ func watch(ctx, inner context.Context, env *ChildEnv, lock *rlock.Lock, o order,
 	}
 	look := func() bool {
 		began := Now()
+		if r.Looks > 0 {
+			r.Gap = max(r.Gap, began-r.Held)
+		}
 		if !held(began) {
 			r.Told = Now()
 			return true
