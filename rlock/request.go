@@ -93,10 +93,12 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 		words = append(words, field)
 	}
 	a := c.runner.Send(ctx, s, numKeys, words...)
-	if a.Fate != script.Ran {
-		if script.WrongType(a.Err) {
-			a.Err = both(ErrWrongType, a.Err)
-		}
+	switch {
+	case script.WrongType(a.Err) && q.Op != record.Acquire:
+		return reply{}, script.Ran // another key stands there: the hold's is gone
+	case script.WrongType(a.Err):
+		return reply{err: both(ErrWrongType, a.Err)}, a.Fate
+	case a.Fate != script.Ran:
 		return reply{err: a.Err}, a.Fate
 	}
 	if r, ok := meaning(q.Op, a); ok {
