@@ -275,7 +275,7 @@ func TestFaults_SlowAnswer(t *testing.T) {
 				t.Parallel()
 				s := newScene(t, kind.open(t, faultLimit, false), rlock.WithWatchdogTimeout(shortDog))
 				d.before(s)
-				rule := s.hit(d.script, redistest.DelayReply(500*time.Millisecond))
+				rule := s.hit(d.script, redistest.DelayReply(250*time.Millisecond))
 				require.NoError(t, result(t, soon, inBackground(func() error { return d.do(s) }), d.name))
 				rule.WaitExecuted(t, 1)
 				s.believes(d.holder)
@@ -291,7 +291,7 @@ func TestFaults_SlowAnswer(t *testing.T) {
 // renewal is under way on the server's side of the line, or before it.
 func TestFaults_Overtaken(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second // shorter than what the renewal asked for
+	const lease = 1200 * time.Millisecond // shorter than what the renewal asks for
 	overtakes := []struct {
 		name string
 		do   func(s *scene) rlock.Owner // who is inside then
