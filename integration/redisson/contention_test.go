@@ -1,0 +1,227 @@
+package redisson
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/internal/script"
+	"github.com/relock-go/relock/rlock"
+)
+
+// javaThreads are n threads of one Redisson client.
+func (m *match) javaThreads(n int) []*javaParty {
+	m.Helper()
+	return m.workers(m.java.open(m.T, long).(*javaPeer), n)
+}
+
+func (m *match) workers(client *javaPeer, n int) []*javaParty {
+	m.Helper()
+	all := make([]*javaParty, n)
+	for i := range all {
+		all[i] = client.worker(m.T, m.kind, m.key)
+	}
+	return all
+}
+
+// owners are n owners of one relock client.
+func (m *match) owners(client *goPeer, n int) []*goParty {
+	all := make([]*goParty, n)
+	for i := range all {
+		all[i] = client.owner(m.T, m.key)
+	}
+	return all
+}
+
+// contendBoth lets all of them contend, and checks that no increment is lost.
+func (m *match) contendBoth(java []*javaParty, golang []*goParty, d, pause time.Duration) (j, g tally) {
+	m.Helper()
+	counter := m.key + ":counter"
+	defer m.rdb.Del(m.ctx, counter)
+	var mu sync.Mutex // guards j and g
+	add := func(sum *tally, one tally) {
+		mu.Lock()
+		defer mu.Unlock()
+		sum.Entries += one.Entries
+		sum.Waited += one.Waited
+		sum.Longest = max(sum.Longest, one.Longest)
+	}
+	var all errgroup.Group
+	for _, p := range java {
+		all.Go(func() error {
+			one, err := p.contend(counter, d, 0, pause)
+			add(&j, one)
+			return err
+		})
+	}
+	for _, p := range golang {
+		all.Go(func() error {
+			one, err := p.contend(m.rdb, counter, d, 0, pause)
+			add(&g, one)
+			return err
+		})
+	}
+	require.NoError(m, all.Wait())
+	n, err := m.rdb.Get(m.ctx, counter).Int()
+	require.NoError(m, err)
+	require.Equal(m, j.Entries+g.Entries, n, "increments were lost")
+	m.eventually(func() bool { return len(m.fields()) == 0 }, "all have given the lock back")
+	return j, g
+}
+
+// Twenty processes: ten clients of each language, with one owner each. Each
+// language gets at least that share of the entries.
+func testProcesses(t *testing.T, h *harness, least float64) {
+	m := newMatch(t, h, "lock")
+	var java []*javaParty
+	var golang []*goParty
+	for range 10 {
+		client := m.java.client(t, h.server.Addr, long)
+		t.Cleanup(func() { client.close(t) })
+		java = append(java, m.workers(client, 1)...)
+		golang = append(golang, m.owners(m.golang.client(t, h.server.Client(t)), 1)...)
+	}
+	// Their first connections are no part of it.
+	m.contendBoth(java, golang, 300*time.Millisecond, 0)
+	m.shares(java, golang, soak(t, 8*time.Second), least)
+}
+
+// Ten threads of one Redisson client, and ten goroutines of one relock client,
+// which pass the lock among themselves.
+func testThreads(t *testing.T, h *harness, least float64) {
+	m := newMatch(t, h, "lock")
+	client := m.golang.client(t, h.server.Client(t))
+	m.shares(m.javaThreads(10), m.owners(client, 10), soak(t, 4*time.Second), least)
+	t.Logf("relock's client: %+v", client.c.Stats())
+}
+
+// shares lets them contend, and says how often each language came in.
+func (m *match) shares(java []*javaParty, golang []*goParty, d time.Duration, least float64) {
+	m.Helper()
+	j, g := m.contendBoth(java, golang, d, 0)
+	share := float64(j.Entries) / float64(j.Entries+g.Entries)
+	m.Logf("java: %d entries, %.1f %%, the longest wait %v; go: %d, %v", j.Entries, 100*share, j.Longest, g.Entries, g.Longest)
+	require.GreaterOrEqual(m, share, least, "Java is starved")
+	require.GreaterOrEqual(m, 1-share, least, "Go is starved")
+	require.Less(m, max(j.Longest, g.Longest), waitLimit, "nobody waits for a TTL")
+}
+
+// One Java thread beside 32 goroutines that pass the lock among themselves: it
+// gets its turn, each time within limit, when their process has had its share.
+// A machine that pauses for a moment is not what is tested here: one try of a
+// few must be without.
+func testHandoff(t *testing.T, h *harness, limit time.Duration) {
+	for try := 1; ; try++ {
+		longest := handoff(t, h, soak(t, 6*time.Second))
+		if longest <= limit {
+			return
+		}
+		require.Less(t, try, tries, "Java waits for %v, longer than %v", longest, limit)
+	}
+}
+
+// handoff returns Java's longest wait.
+func handoff(t *testing.T, h *harness, d time.Duration) time.Duration {
+	t.Helper()
+	m := newMatch(t, h, "lock")
+	client := m.golang.client(t, h.server.Client(t))
+	var over atomic.Bool
+	var passing errgroup.Group
+	for _, g := range m.owners(client, 32) {
+		passing.Go(func() error {
+			for !over.Load() {
+				if err := g.l.Lock(g.ctx); err != nil {
+					return err
+				}
+				time.Sleep(time.Millisecond)
+				if err := g.l.Unlock(g.ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	m.eventually(func() bool { return client.c.Stats().HandedOff > 0 }, "the lock passes")
+	java, err := m.javaThreads(1)[0].contend(m.key+":counter", d, 0, 5*time.Millisecond)
+	over.Store(true)
+	require.NoError(t, passing.Wait())
+	require.NoError(t, err)
+	require.NoError(t, m.rdb.Del(m.ctx, m.key+":counter").Err())
+
+	s := client.c.Stats()
+	require.Greater(t, s.HandedOff, s.Acquired/2, "the lock passes inside the process")
+	require.Positive(t, java.Entries)
+	t.Logf("java: %d entries, %v on average, %v at most; go: %d, and %d times it let all have their turn",
+		java.Entries, java.Waited/time.Duration(java.Entries), java.Longest, s.Acquired, s.Released-s.HandedOff)
+	return java.Longest
+}
+
+// The network between relock and Redis swallows answers, while Java contends.
+func testLostReplies(t *testing.T, h *harness) {
+	m := newMatch(t, h, "lock")
+	proxy := h.server.Proxy(t)
+	client := m.golang.client(t, redistest.NewClient(t, proxy.Addr, func(o *redis.Options) {
+		o.ReadTimeout = 200 * time.Millisecond
+	}))
+	// The scripts are there: no fault hits a call that they were missing for.
+	for _, s := range []*script.Script{script.Acquire, script.Keep, script.Release, script.Pass} {
+		require.NoError(t, h.rdb.ScriptLoad(m.ctx, s.Text).Err())
+	}
+	var seen atomic.Int64
+	every := func(n, rest int64) redistest.Match {
+		return func(r redistest.Request) bool {
+			return redistest.And(redistest.Command("evalsha"), redistest.HasArg(m.key))(r) && seen.Add(1)%n == rest
+		}
+	}
+	closing := proxy.On(every(5, 0), redistest.LoseReplyAndClose).Times(0)
+	hanging := proxy.On(every(61, 7), redistest.LoseReplyAndHang).Times(0)
+
+	java, golang := m.contendBoth(m.javaThreads(4), m.owners(client, 4), soak(t, 5*time.Second), 0)
+	t.Logf("java: %d entries, the longest wait %v; go: %d, %v; replies lost: %d, and %d in silence",
+		java.Entries, java.Longest, golang.Entries, golang.Longest, closing.Count(), hanging.Count())
+	require.Greater(t, closing.Count(), 20)
+	require.Positive(t, hanging.Count())
+	require.Greater(t, java.Entries, 20)
+	require.Greater(t, golang.Entries, 20)
+	require.Less(t, max(java.Longest, golang.Longest), waitLimit, "nobody waits for a TTL")
+	require.Zero(t, client.c.Stats().Lost)
+
+	// Re-entries, too, are counted once.
+	closing.Off()
+	hanging.Off()
+	lossy := proxy.On(redistest.And(redistest.Command("evalsha"), redistest.HasArg(m.key)), redistest.LoseReplyAndClose)
+	a, b := client.owner(t, m.key), m.party(h.java, long)
+	for range 3 {
+		require.NoError(t, a.lock(0))
+	}
+	require.Equal(t, 1, lossy.Count())
+	require.Equal(t, "3", only(m.fields()))
+	m.no(b.tryLock(0, 0))
+	got := m.waits(b)
+	for left := 2; left >= 0; left-- {
+		m.still(got, "three unlocks are needed")
+		proxy.On(redistest.And(redistest.Command("evalsha"), redistest.HasArg(m.key)), redistest.LoseReplyAndClose)
+		require.NoError(t, a.unlock())
+	}
+	m.enters(got, "the last unlock frees the lock")
+	require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+	m.isHash(b, "1")
+	require.NoError(t, b.unlock())
+}
+
+// only is the value of the only field. After a lost reply nobody but relock
+// knows its name.
+func only(fields map[string]string) string {
+	for _, v := range fields {
+		if len(fields) == 1 {
+			return v
+		}
+	}
+	return ""
+}

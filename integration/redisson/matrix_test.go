@@ -1,0 +1,258 @@
+package redisson
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/integration"
+	"github.com/relock-go/relock/internal/script"
+)
+
+func TestMain(m *testing.M) { integration.Main(m, nil) }
+
+// cell is something that holds between two sides, whichever holds the lock.
+type cell struct {
+	name string
+	run  func(m *match)
+	only string // the side that holds, where it is not true the other way round
+}
+
+// kinds are the kinds of lock and their cells.
+var kinds = []struct {
+	name  string
+	cells []cell
+}{
+	{"lock", lockCells},
+}
+
+// TestRedisson is all that shares the JVM: it takes seconds to start and to
+// become fast.
+func TestRedisson(t *testing.T) {
+	h := open(t)
+	h.warmUp(t)
+
+	t.Run("peer", func(t *testing.T) { testPeer(t, h) })
+	t.Run("recorded", func(t *testing.T) { testRecorded(t, h) })
+	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, h) })
+
+	// These load the machine, so they run alone.
+	t.Run("contention of processes", func(t *testing.T) { testProcesses(t, h, 0.1) })
+	t.Run("contention of threads", func(t *testing.T) { testThreads(t, h, 0) })
+	t.Run("handoff", func(t *testing.T) { testHandoff(t, h, waitLimit) })
+	t.Run("lost replies", func(t *testing.T) { testLostReplies(t, h) })
+
+	for _, kind := range kinds {
+		for _, c := range kind.cells {
+			for _, sides := range [][2]side{{h.java, h.golang}, {h.golang, h.java}} {
+				if c.only != "" && c.only != sides[0].String() {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s holds", kind.name, c.name, sides[0]), func(t *testing.T) {
+					t.Parallel()
+					m := newMatch(t, h, kind.name)
+					m.holds, m.other = sides[0], sides[1]
+					c.run(m)
+				})
+			}
+		}
+	}
+}
+
+// harness is the two languages on one Redis.
+type harness struct {
+	server *integration.Server
+	rdb    *redis.Client
+	java   *javaSide
+	golang *goSide
+}
+
+func open(t *testing.T) *harness {
+	t.Helper()
+	s := integration.Redis(t)
+	return &harness{
+		server: s,
+		rdb:    s.Client(t),
+		java:   &javaSide{jvm: startJVM(t), server: s, clients: map[time.Duration]*javaPeer{}},
+		golang: &goSide{server: s},
+	}
+}
+
+// warmUp lets the JVM load and compile what it needs: the first calls take a
+// hundred times as long as later ones.
+func (h *harness) warmUp(t *testing.T) {
+	t.Helper()
+	m := newMatch(t, h, "lock")
+	began := time.Now()
+	m.contendBoth(m.javaThreads(10), nil, 1500*time.Millisecond, 0)
+	t.Logf("the JVM was warm after %v", time.Since(began))
+}
+
+// soak is d, or what RELOCK_SOAK says.
+func soak(t testing.TB, d time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("RELOCK_SOAK")
+	if text == "" {
+		return d
+	}
+	longer, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return longer
+}
+
+// match is a cell, or another test, on a lock of its own.
+type match struct {
+	*testing.T
+	*harness
+	ctx          context.Context
+	kind, key    string
+	holds, other side
+}
+
+func newMatch(t *testing.T, h *harness, kind string) *match {
+	t.Helper()
+	m := &match{T: t, harness: h, ctx: context.Background(), kind: kind}
+	m.again()
+	return m
+}
+
+// again goes on with a fresh name.
+func (m *match) again() { m.key = strings.ReplaceAll(m.Name(), " ", "-") + ":" + uuid.NewString() }
+
+// Watchdog timeouts. Nothing ends by one that is not renewed, but in the tests
+// that wait for that.
+const (
+	long  = 30 * time.Second
+	short = 1500 * time.Millisecond
+)
+
+// party opens a client of s and returns an owner of it.
+func (m *match) party(s side, watchdog time.Duration) party {
+	m.Helper()
+	return s.open(m.T, watchdog).party(m.T, m.kind, m.key)
+}
+
+// pair is one owner on each side.
+func (m *match) pair(watchdog time.Duration) (holder, other party) {
+	m.Helper()
+	return m.party(m.holds, watchdog), m.party(m.other, watchdog)
+}
+
+// fields is the lock's hash.
+func (m *match) fields() map[string]string {
+	m.Helper()
+	all, err := m.rdb.HGetAll(m.ctx, m.key).Result()
+	require.NoError(m, err)
+	return all
+}
+
+// isHash checks that p alone holds the lock in Redis, so many times.
+func (m *match) isHash(p party, depth string) {
+	m.Helper()
+	require.Equal(m, map[string]string{p.field(): depth}, m.fields())
+}
+
+// pttl is what is left of the lock's key; 0 when there is none.
+func (m *match) pttl() time.Duration {
+	m.Helper()
+	d, err := m.rdb.PTTL(m.ctx, m.key).Result()
+	require.NoError(m, err)
+	require.NotEqual(m, time.Duration(-1), d, "the key has no TTL")
+	return max(d, 0)
+}
+
+// subscribers is how many clients listen for the lock's release.
+func (m *match) subscribers() int64 {
+	m.Helper()
+	channel := script.Channel(m.key)
+	n, err := m.rdb.PubSubNumSub(m.ctx, channel).Result()
+	require.NoError(m, err)
+	return n[channel]
+}
+
+// waitLimit bounds every wait for a condition. It is reached only when a test
+// fails, and is well below the long watchdog timeout: what happens within it was
+// not waited out.
+const waitLimit = 15 * time.Second
+
+// eventually waits for cond.
+func (m *match) eventually(cond func() bool, what string) {
+	m.Helper()
+	for end := time.Now().Add(waitLimit); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			m.Fatalf("not within %v: %s", waitLimit, what)
+		}
+	}
+}
+
+// outcome is how a call ended, and when.
+type outcome struct {
+	err error
+	at  time.Time
+}
+
+// begin calls f in a goroutine of its own.
+func begin(f func() error) <-chan outcome {
+	c := make(chan outcome, 1)
+	go func() {
+		err := f()
+		c <- outcome{err, time.Now()}
+	}()
+	return c
+}
+
+// waits begins a lock of p, and returns when it sleeps.
+func (m *match) waits(p party) <-chan outcome {
+	m.Helper()
+	require.False(m, p.asleep())
+	got := begin(func() error { return p.lock(0) })
+	m.eventually(func() bool { return p.asleep() && m.subscribers() > 0 }, fmt.Sprintf("%v waits", p))
+	return got
+}
+
+// ends waits for a call.
+func (m *match) ends(c <-chan outcome, what string) outcome {
+	m.Helper()
+	select {
+	case o := <-c:
+		return o
+	case <-time.After(waitLimit):
+		m.Fatalf("not within %v: %s", waitLimit, what)
+		panic("unreachable")
+	}
+}
+
+// enters waits until a lock that waits is granted.
+func (m *match) enters(c <-chan outcome, what string) outcome {
+	m.Helper()
+	o := m.ends(c, what)
+	require.NoError(m, o.err, what)
+	return o
+}
+
+// still checks that a call has not ended.
+func (m *match) still(c <-chan outcome, what string) {
+	m.Helper()
+	select {
+	case o := <-c:
+		m.Fatalf("%s: ended with %v", what, o.err)
+	default:
+	}
+}
+
+// yes, no and is check answers of a party.
+func (m *match) yes(v bool, err error) { m.Helper(); is(m, true, v, err) }
+func (m *match) no(v bool, err error)  { m.Helper(); is(m, false, v, err) }
+
+func is[T any](m *match, want, got T, err error) {
+	m.Helper()
+	require.NoError(m, err)
+	require.Equal(m, want, got)
+}
