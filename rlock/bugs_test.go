@@ -37,7 +37,7 @@ func TestACQ5_CURATOR498(t *testing.T) {
 // holds the lock for ever.
 func TestREN6_Redisson7272(t *testing.T) {
 	t.Parallel()
-	c, p := onProxy(t, WithWatchdogTimeout(900*time.Millisecond))
+	c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
 	p.Latency(2 * time.Millisecond)
 	ctx := t.Context()
 	var wg sync.WaitGroup
@@ -71,7 +71,7 @@ func TestREN6_Redisson7272(t *testing.T) {
 // left is renewed for ever.
 func TestREN7_Redisson2714(t *testing.T) {
 	t.Parallel()
-	c, p := onProxy(t, WithWatchdogTimeout(600*time.Millisecond))
+	c, p := onProxy(t, WithWatchdogTimeout(1200*time.Millisecond))
 	l := c.NewLock(unique("bug"))
 	rule := p.On(sends(script.Acquire, l), redistest.HoldReply)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +201,7 @@ func TestTrace_OneAttemptDoesNotWait(t *testing.T) {
 // Unlock comes after. The key must not be kept for ever.
 func TestDo_AGoroutineThatOutlivesDo(t *testing.T) {
 	t.Parallel()
-	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond))
+	c := onShared(t, WithWatchdogTimeout(1200*time.Millisecond))
 	l := c.NewLock(unique("outlives"))
 	unlock := make(chan struct{})
 	var done <-chan error

@@ -243,7 +243,7 @@ func TestEND2_TheUserClosesRdbFirst(t *testing.T) {
 	look(t)
 	ignore := goleak.IgnoreCurrent()
 	rdb := redis.NewClient(&redis.Options{Addr: shared.server.Addr})
-	c, err := New(rdb, WithWatchdogTimeout(600*time.Millisecond), WithRecheck(100*time.Millisecond))
+	c, err := New(rdb, WithWatchdogTimeout(1200*time.Millisecond), WithRecheck(100*time.Millisecond))
 	require.NoError(t, err)
 	ctx := WithOwner(t.Context(), NewOwner())
 	held, taken := c.NewLock(unique("held")), c.NewLock(unique("taken"))

@@ -105,7 +105,7 @@ func TestACQ14_AKeyOfAnotherType(t *testing.T) {
 // TestACQ14_TheKeyOfAHoldBecomesAnotherType.
 func TestACQ14_TheKeyOfAHoldBecomesAnotherType(t *testing.T) {
 	t.Parallel()
-	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond))
+	c := onShared(t, WithWatchdogTimeout(1200*time.Millisecond))
 	for name, op := range operations(c.NewLock(unique("type"))) {
 		_ = op
 		l := c.NewLock(unique("type"))

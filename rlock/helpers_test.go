@@ -161,10 +161,15 @@ func remove(t testing.TB, key string) {
 func occupy(t testing.TB, key string, ttl time.Duration) {
 	t.Helper()
 	ctx := context.Background()
-	require.NoError(t, look(t).HSet(ctx, key, "foreign:1", 1).Err())
-	if ttl > 0 {
-		require.NoError(t, look(t).PExpire(ctx, key, ttl).Err())
-	}
+	_, err := look(t).TxPipelined(ctx, func(p redis.Pipeliner) error { // what stands there may be about to expire
+		p.Del(ctx, key)
+		p.HSet(ctx, key, "foreign:1", 1)
+		if ttl > 0 {
+			p.PExpire(ctx, key, ttl)
+		}
+		return nil
+	})
+	require.NoError(t, err)
 	t.Cleanup(func() { shared.rdb.Del(context.Background(), key) })
 }
 

@@ -11,9 +11,9 @@ import (
 
 func TestREN14_MaxHoldEndsWhatTheWatchdogWouldKeep(t *testing.T) {
 	t.Parallel()
-	const most = 1200 * time.Millisecond
+	const most = 2 * time.Second
 	traced := make(chan error, 1)
-	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond), WithTrace(&Trace{
+	c := onShared(t, WithWatchdogTimeout(1200*time.Millisecond), WithTrace(&Trace{
 		Lost: func(_ string, _ Owner, _ time.Duration, cause error) { traced <- cause },
 	}))
 	l := c.NewLock(unique("max"), WithMaxHold(most))

@@ -21,7 +21,7 @@ func TestACQ9_MemoryIsFull(t *testing.T) {
 	s := redistest.StartServer(t)
 	rdb := s.Client(t)
 	trace, renewed := renewals()
-	c := newClient(t, s.Client(t), WithWatchdogTimeout(1500*time.Millisecond), WithTrace(trace), WithHandoffLimit(64, time.Hour))
+	c := newClient(t, s.Client(t), WithWatchdogTimeout(3*time.Second), WithTrace(trace), WithHandoffLimit(64, time.Hour))
 	a, b := WithOwner(t.Context(), "a"), WithOwner(t.Context(), "b")
 	l, fresh := c.NewLock("held"), c.NewLock("fresh")
 	require.NoError(t, l.Lock(a))

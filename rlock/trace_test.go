@@ -80,7 +80,7 @@ func isErr(err error) bool { return err != nil }
 func TestTrace_TellsTheStory(t *testing.T) {
 	t.Parallel()
 	var s story
-	c := onShared(t, WithTrace(s.trace(t)), WithHandoffLimit(64, time.Hour), WithWatchdogTimeout(time.Second))
+	c := onShared(t, WithTrace(s.trace(t)), WithHandoffLimit(64, time.Hour), WithWatchdogTimeout(2*time.Second))
 	l := c.NewLock(unique("trace"))
 	a, b := WithOwner(t.Context(), "a"), WithOwner(t.Context(), "b")
 	require.NoError(t, l.Lock(a))
@@ -139,7 +139,7 @@ func TestTrace_APanicIsRecoveredAndLogged(t *testing.T) {
 		defer mu.Unlock()
 		return bytes.Contains(log.Bytes(), []byte(what))
 	}
-	c, p := onProxy(t, WithLogger(slog.New(h)), WithWatchdogTimeout(time.Second), WithHandoffLimit(64, time.Hour), WithTrace(&Trace{
+	c, p := onProxy(t, WithLogger(slog.New(h)), WithWatchdogTimeout(2*time.Second), WithHandoffLimit(64, time.Hour), WithTrace(&Trace{
 		Waiting:     func(string, Owner) { panic("in Waiting") },
 		Acquired:    func(string, Owner, time.Duration) { panic("in Acquired") },
 		Failed:      func(string, Owner, time.Duration, error) { panic("in Failed") },
@@ -158,7 +158,7 @@ func TestTrace_APanicIsRecoveredAndLogged(t *testing.T) {
 	waiter := async(func() error { return l.Lock(b) })
 	waitForWaiters(t, c, 1)
 	eventually(t, func() bool { return logged("in Renewed") }, "Renewed")
-	p.On(redistest.And(redistest.ArgContains(l.Key()), redistest.HasArg("1000")), redistest.Reply("-BUSY script\r\n"))
+	p.On(redistest.And(redistest.ArgContains(l.Key()), redistest.HasArg("2000")), redistest.Reply("-BUSY script\r\n"))
 	eventually(t, func() bool { return logged("in RenewFailed") }, "RenewFailed")
 	eventually(t, func() bool { return c.Stats().Renewals >= 3 }, "REN-10: renewals go on")
 	require.NoError(t, l.Unlock(a))
@@ -186,7 +186,7 @@ func TestTrace_CallbacksMayUseTheLock(t *testing.T) {
 		_ = l.Lost(ctx)
 		_ = c.Stats()
 	}
-	c = onShared(t, WithHandoffLimit(64, time.Hour), WithWatchdogTimeout(time.Second), WithTrace(&Trace{
+	c = onShared(t, WithHandoffLimit(64, time.Hour), WithWatchdogTimeout(2*time.Second), WithTrace(&Trace{
 		Waiting:   func(_ string, o Owner) { use(o) },
 		Acquired:  func(_ string, o Owner, _ time.Duration) { use(o) },
 		Failed:    func(_ string, o Owner, _ time.Duration, _ error) { use(o) },
@@ -247,7 +247,7 @@ func TestStats(t *testing.T) {
 // TestStats_ALossIsCounted whoever finds it.
 func TestStats_ALossIsCounted(t *testing.T) {
 	t.Parallel()
-	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond))
+	c := onShared(t, WithWatchdogTimeout(1200*time.Millisecond))
 	l := c.NewLock(unique("stats"))
 	ctx := WithOwner(t.Context(), "a")
 	require.NoError(t, l.Lock(ctx))
