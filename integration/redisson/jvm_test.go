@@ -151,7 +151,11 @@ func (j *jvm) send(w words) <-chan answer {
 // call sends a command and waits for its answer, which it decodes into value
 // unless that is nil.
 func (j *jvm) call(w words, value any) (thread int64, err error) {
-	timer := time.NewTimer(answerLimit)
+	limit := answerLimit
+	if ms, err := strconv.Atoi(w["millis"]); err == nil { // it is to take so long
+		limit += time.Duration(ms) * time.Millisecond
+	}
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case a := <-j.send(w):
@@ -163,7 +167,7 @@ func (j *jvm) call(w words, value any) (thread int64, err error) {
 		}
 		return a.Thread, json.Unmarshal(a.Value, value)
 	case <-timer.C:
-		return 0, fmt.Errorf("the JVM has not answered %v within %v", w, answerLimit)
+		return 0, fmt.Errorf("the JVM has not answered %v within %v", w, limit)
 	}
 }
 

@@ -234,8 +234,8 @@ func forced(m *match) {
 	require.Less(m, slices.Min(took), soon)
 	if len(told) > 0 {
 		m.Logf("the holder is told by %v; the renewal period is %v", told, period)
-		require.Less(m, slices.Min(told), period)
-		// The others had a period as well, but perhaps not the processor.
+		// A busy machine may keep the watchdog's timer waiting.
+		require.Less(m, slices.Min(told), period+period/5)
 		require.Less(m, slices.Max(told), short)
 	}
 }
