@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -298,8 +300,18 @@ func (w *worker) begin(o order) int {
 func (w *worker) await(id int) report {
 	w.t.Helper()
 	r, err := w.report(func(r report) bool { return r.ID == id && !r.Begun }, childLimit)
-	require.NoError(w.t, err, "order %d", id)
+	w.alive(err)
 	return r
+}
+
+// alive fails the test when the worker has not answered, and logs what all of its
+// goroutines do.
+func (w *worker) alive(err error) {
+	w.t.Helper()
+	if errors.Is(err, os.ErrDeadlineExceeded) && w.proc.Signal(syscall.SIGQUIT) == nil {
+		_ = w.Wait()
+	}
+	require.NoError(w.t, err, "the last order was %d", w.last)
 }
 
 // do gives an order, which must succeed, and waits for its report.
@@ -315,7 +327,7 @@ func (w *worker) watch(o order) int {
 	w.t.Helper()
 	id := w.begin(o)
 	r, err := w.report(func(r report) bool { return r.ID == id }, childLimit)
-	require.NoError(w.t, err)
+	w.alive(err)
 	require.True(w.t, r.Begun, "%+v: %+v", o, r)
 	return id
 }
