@@ -307,6 +307,20 @@ func TestACQ3_OnlyOneReplyIsAGrant(t *testing.T) {
 	}
 }
 
+// TestACQ6_TheLastAttemptIsUnanswered, though those before it were refused: this
+// one may have been granted.
+func TestACQ6_TheLastAttemptIsUnanswered(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t, WithRecheck(50*time.Millisecond))
+	l := c.NewLock(unique("last"))
+	occupy(t, l.Key(), time.Minute)
+	p.On(sends(script.Acquire, l), redistest.LoseReplyAndHang).Skip(2).Times(0)
+	got, err := l.TryLock(t.Context(), 900*time.Millisecond, 0) // go-redis gives up later
+	require.False(t, got)
+	require.ErrorIs(t, err, ErrUnsettled)
+	require.Equal(t, map[string]string{"foreign:1": "1"}, fields(t, l.Key()))
+}
+
 // TestWAIT7_OneAttemptTakesPartInTheOneUnderWay, if that finds the lock taken.
 func TestWAIT7_OneAttemptTakesPartInTheOneUnderWay(t *testing.T) {
 	t.Parallel()
