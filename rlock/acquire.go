@@ -67,7 +67,6 @@ func (e *entry) answered(f *flight, r reply) {
 	}
 	var gone *record.Hold
 	f.verdict, gone = e.rec.Answer(f.q, r.yes, now)
-	f.left = r.left
 	if gone != nil {
 		e.lose(e.holdOf(gone), errRemoved)
 	}
@@ -83,6 +82,9 @@ func (e *entry) answered(f *flight, r reply) {
 		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned(), nil)
 		return
 	default:
+		if e.gate.First() == &w.place { // noted at once: a release may come next
+			e.refused(w, r.left)
+		}
 		e.endTurn()
 	}
 	if e.rec.Strays(now) {

@@ -105,7 +105,10 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		Logger:  opt.logger,
 	})
 	c.hub = pubsub.New(pubsub.Config{
-		Open:        func(ctx context.Context) pubsub.Conn { return rdb.Subscribe(ctx) },
+		Open: func(ctx context.Context) pubsub.Conn { return rdb.Subscribe(ctx) },
+		// A key has one subscription here, its head's. But "x" and "{x}" have one
+		// channel, as in Redisson: the message is for either.
+		Broadcast:   func(string) bool { return true },
 		Reconnected: func() { c.counters.reconnects.Add(1) },
 		Logger:      opt.logger,
 	})
@@ -222,7 +225,7 @@ func (c *Client) tidy(e *entry) {
 }
 
 func (c *Client) tidyLocked(e *entry) {
-	if e.refs > 0 {
+	if e.refs > 0 || c.entries[e.key] != e {
 		return
 	}
 	e.mu.Lock()

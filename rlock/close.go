@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -98,7 +99,7 @@ func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 	c.spawn(func() {
 		e.lock()
 		defer e.unlock()
-		err = e.sweepOnce(context.WithoutCancel(ctx))
+		err = e.sweepAll(ctx, time.Now().Add(c.opt.release))
 		close(done)
 	})
 	e.unlock()
@@ -109,6 +110,22 @@ func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 		return err
 	default:
 		return waitErr
+	}
+}
+
+// sweepAll removes the strays for good: it asks again until Redis has answered, or
+// ctx or until is over. It has the turn and ends it.
+func (e *entry) sweepAll(ctx context.Context, until time.Time) error {
+	for try := 0; ; try++ {
+		again, err := e.sweepOnce(context.WithoutCancel(ctx))
+		pause := backoff(try)
+		if err == nil || !again || ctx.Err() != nil || time.Until(until) < pause {
+			return err
+		}
+		e.unlock()
+		_, _ = (&call{ctx: ctx}).waitAny(nil, nil, time.After(pause))
+		e.lock()
+		_ = e.takeTurn(&call{}) // nobody else comes while the client closes
 	}
 }
 

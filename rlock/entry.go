@@ -57,6 +57,28 @@ func (e *entry) unlock() {
 	}
 }
 
+// unlockAside is unlock for goroutines that others wait for, the wheel's and those
+// that renew: the callbacks run in another one.
+func (e *entry) unlockAside() {
+	after := e.after
+	e.after = nil
+	e.mu.Unlock()
+	if len(after) == 0 {
+		return
+	}
+	run := func() {
+		for _, f := range after {
+			tell(e.c.opt.logger, f)
+		}
+	}
+	if e.c.begin() != nil { // Close awaits this goroutine, so it may run them
+		run()
+		return
+	}
+	e.c.spawn(run)
+	e.c.work.Done()
+}
+
 // later has f called when the critical section is over.
 func (e *entry) later(f func()) { e.after = append(e.after, f) }
 
@@ -131,9 +153,19 @@ func (e *entry) wakeHead() {
 
 // yield has this process's head wait for a moment, deaf to messages, so that the
 // heads of other processes, which were just told of the release, ask before it.
-func (e *entry) yield() {
-	if w := e.gate.First(); w != nil {
-		e.asked, e.yields = time.Now().Add(time.Millisecond+rand.N(3*time.Millisecond)), true
+// told is how many subscribers that were.
+//
+// A message reaches subscribers in the order in which they came, so without the
+// pause the same process could win every time. It is long enough for a JVM that
+// has to wake up. When nobody else listens there is none.
+func (e *entry) yield(told int) {
+	w := e.gate.First()
+	switch {
+	case w == nil:
+	case e.sub != nil && told == 1:
+		e.wakeHead()
+	default:
+		e.asked, e.yields = time.Now().Add(10*time.Millisecond+rand.N(10*time.Millisecond)), true
 		w.Ring()
 	}
 }

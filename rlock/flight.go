@@ -28,8 +28,7 @@ type flight struct {
 	done    chan struct{} // closed then; made when somebody waits for it
 
 	verdict record.Verdict
-	left    time.Duration // acquiring, Held: for how long at least; -1 without end
-	err     error         // there was no answer, or it was a bad one
+	err     error // there was no answer, or it was a bad one
 }
 
 type flightKind uint8

@@ -69,7 +69,7 @@ func (h *hold) schedule() {
 	var renewAt time.Time
 	period := c.opt.watchdog / 3
 	if h.rec.Lease == 0 || h.rec.Lease > period {
-		renewAt = time.Now().Add(period)
+		renewAt = c.start.Add(h.rec.Proven.Mono + period)
 	}
 	c.dog.Keep(&h.lease, renewAt, c.start.Add(h.rec.Deadline.Mono))
 }
@@ -80,7 +80,7 @@ func (h *hold) due() {
 	e := h.e
 	defer e.c.tidy(e)
 	e.lock()
-	defer e.unlock()
+	defer e.unlockAside()
 	switch now := e.c.clock(); {
 	case e.holdOf(h.rec) == nil: // given back meanwhile
 	case h.rec.Lost():

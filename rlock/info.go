@@ -71,7 +71,7 @@ func (l *Lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "inf
 func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
 	field, lost := l.c.opt.id+":"+string(o), false
 	look := func(h *hold) { field, lost = h.rec.Field, h.left() == 0 }
-	if l.lookAt(o, look); lost {
+	if l.lookAt(o, look); lost || l.knows(field, o) {
 		return 0, nil
 	}
 	asked := field
@@ -91,6 +91,19 @@ func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
 		return 0, both(ErrWrongType, err)
 	}
 	return depth, nil
+}
+
+// knows tells whether field is one of this client's that o does not hold: it is
+// left over, or that of another owner with a number behind it.
+func (l *Lock) knows(field string, o Owner) bool {
+	e := l.c.find(l.key)
+	if e == nil {
+		return false
+	}
+	defer l.c.leave(e)
+	e.lock()
+	defer e.unlock()
+	return e.rec.Knows(field, string(o))
 }
 
 // read is one consistent look at the key.

@@ -28,8 +28,8 @@ func defaults() options {
 		id:            uuid.NewString(),
 		watchdog:      30 * time.Second,
 		mapName:       func(name string) string { return name },
-		handoffPasses: 64,
-		handoffTime:   100 * time.Millisecond,
+		handoffPasses: 32,
+		handoffTime:   50 * time.Millisecond,
 		recheck:       5 * time.Second,
 		release:       5 * time.Second,
 		logger:        slog.New(slog.DiscardHandler),
@@ -73,7 +73,7 @@ func WithNameMapper(f func(string) string) Option {
 
 // WithHandoffLimit sets how often, and for how long, a lock may pass from one
 // waiter of this process to the next before it is released to all. The default
-// is 64 passes or 100 ms, whichever comes first. 0 passes means never: then
+// is 32 passes or 50 ms, whichever comes first. 0 passes means never: then
 // every release goes through Redis. At most 1,000,000 passes and one hour.
 func WithHandoffLimit(passes int, d time.Duration) Option {
 	return func(o *options) error {

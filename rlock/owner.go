@@ -22,7 +22,9 @@ type Owner string
 func NewOwner() Owner { return Owner(owner.New()) }
 
 // WithOwner returns a ctx that carries o. All goroutines that use it are one
-// owner: they hold a lock together, and each Lock needs an Unlock. An owner that
+// owner: they hold a lock together, and each Lock needs an Unlock. An owner of
+// digits alone is the goroutine of that id: a name of your own, such as an order
+// number, needs a letter. An owner that
 // is not legal is reported by the operation that meets it.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, &carried{owner: o})

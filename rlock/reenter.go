@@ -13,6 +13,8 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 	for {
 		h := e.hold(w.owner)
 		switch {
+		case w.hold != nil:
+			return true, nil // it was passed to w while w waited for its turn
 		case h == nil:
 			return false, e.waitsForItself(w)
 		case h.rec.Left(e.c.clock()) == 0 && !h.rec.Lost():
@@ -78,13 +80,11 @@ func (e *entry) kept(f *flight, r reply) {
 		f.verdict, _ = e.rec.Answer(f.q, r.yes, now)
 	}
 	switch {
+	case h.rec.Lost() && r.err == nil && !r.yes:
+		e.lose(h, errRemoved)
 	case h.rec.Lost():
-		if r.err == nil && !r.yes {
-			e.lose(h, errRemoved)
-		} else {
-			e.lose(h, fmt.Errorf("%w: the answer came after its deadline", ErrLost))
-		}
-	case e.holdOf(h.rec) != nil:
+		e.lose(h, fmt.Errorf("%w: the answer came after its deadline", ErrLost))
+	case r.err == nil: // without an answer it is due when it was
 		h.schedule()
 	}
 	if h.rec.Dirty() {

@@ -58,8 +58,9 @@ func (e *entry) leave(f *flight) {
 	}
 	if e.rec.Leave(h.rec) > 0 {
 		f.q = e.rec.Mend(h.rec, now)
+		until := e.c.start.Add(h.rec.Deadline.Mono)
 		e.unlock()
-		r := e.exchange(f.ctx, f.q, e.c.start.Add(h.rec.Deadline.Mono))
+		r := e.exchange(f.ctx, f.q, until)
 		e.lock()
 		e.kept(f, r)
 		if h.rec.Lost() {
@@ -89,8 +90,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		} else {
 			q = e.rec.Release(from, c.clock())
 		}
+		until := time.Now().Add(max(c.opt.watchdog, from.Lease))
 		e.unlock()
-		r := e.exchange(ctx, q, time.Now().Add(max(c.opt.watchdog, from.Lease)))
+		r := e.exchange(ctx, q, until)
 		e.lock()
 		e.passing.to, e.passing.q = nil, nil
 
@@ -112,8 +114,8 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		switch verdict {
 		case record.Released:
 			e.left(f, nil, nil)
-			if limited && !e.alone(r.told) {
-				e.yield() // those of this process had their share
+			if limited {
+				e.yield(r.told) // those of this process had their share
 			} else {
 				e.wakeHead()
 			}
@@ -140,10 +142,6 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		}
 	}
 }
-
-// alone tells whether nobody but this client has heard of a release that told so
-// many subscribers.
-func (e *entry) alone(told int) bool { return e.sub != nil && told == 1 }
 
 // left settles the Unlock f, if there is one: err is nil when Redis still had the
 // hold. to is who has the lock now, if it is one of ours.

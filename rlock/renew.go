@@ -89,7 +89,7 @@ func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, script
 func (h *hold) beginRenewal() (record.Renewal, bool) {
 	e := h.e
 	e.lock()
-	defer e.unlock()
+	defer e.unlockAside()
 	now := e.c.clock()
 	if e.holdOf(h.rec) == nil {
 		return record.Renewal{}, false
@@ -125,7 +125,7 @@ func (h *hold) ask(ctx context.Context, n record.Renewal) {
 func (h *hold) renewed(n record.Renewal, yes bool) {
 	e := h.e
 	e.lock()
-	defer e.unlock()
+	defer e.unlockAside()
 	now := e.c.clock()
 	verdict := e.rec.Renewed(n, yes, now)
 	if e.holdOf(h.rec) == nil {
@@ -152,7 +152,7 @@ func (h *hold) renewed(n record.Renewal, yes bool) {
 func (h *hold) renewFailed(n record.Renewal, err error, mayRun bool) {
 	e := h.e
 	e.lock()
-	defer e.unlock()
+	defer e.unlockAside()
 	e.rec.Unrenewed(n, mayRun)
 	if e.holdOf(h.rec) == nil || h.rec.Lost() || errors.Is(err, context.Canceled) {
 		return

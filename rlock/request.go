@@ -13,10 +13,11 @@ import (
 
 // reply is what became of a request in the end.
 type reply struct {
-	yes  bool
-	left time.Duration // of a refused acquire
-	told int           // of a release: subscribers that heard of it; -1 unknown
-	err  error         // there was no answer
+	yes   bool
+	left  time.Duration // of a refused acquire
+	told  int           // of a release: subscribers that heard of it; -1 unknown
+	err   error         // there was no answer
+	final bool          // and there would be none to another attempt
 }
 
 // exchange sends q until it is answered, or until is over, or nobody wants the
@@ -52,6 +53,7 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 		if doubtful {
 			r.err = both(ErrUnsettled, r.err)
 		}
+		r.final = fate == script.Refused
 		return r
 	}
 }

@@ -72,26 +72,27 @@ func (s *sweep) run() {
 			e.kept(f, e.exchangeUnlocked(context.Background(), f.q))
 		case e.rec.Live(now) == nil:
 			e.sending = true
-			_ = e.sweepOnce(context.Background())
+			_, _ = e.sweepOnce(context.Background())
 		}
 	}
 	s.pause = min(2*s.pause, longestPause)
 	s.schedule()
 }
 
-// sweepOnce removes the strays. It has the turn and ends it.
-func (e *entry) sweepOnce(ctx context.Context) error {
+// sweepOnce asks once to remove the strays. It has the turn and ends it. Its first
+// result tells whether it is worth to ask again after an error.
+func (e *entry) sweepOnce(ctx context.Context) (again bool, err error) {
 	defer e.endTurn()
 	q := e.rec.Sweep(e.c.clock())
 	r := e.exchangeUnlocked(ctx, q)
 	if r.err != nil {
 		e.rec.Close(q, e.c.clock())
-		return r.err
+		return !r.final, r.err
 	}
 	if verdict, _ := e.rec.Answer(q, r.yes, e.c.clock()); verdict == record.Released && r.yes {
 		e.wakeHead()
 	}
-	return nil
+	return false, nil
 }
 
 // exchangeUnlocked is one attempt at q, with mu released meanwhile.

@@ -29,12 +29,18 @@ type Trace struct {
 	Lost func(lock string, o Owner, held time.Duration, cause error)
 }
 
-// tell runs a callback of the user's.
+// tell runs a callback of the user's. It has a goroutine of its own, so that neither
+// a panic nor a Goexit (a test's FailNow) in it cuts through this package.
 func tell(log *slog.Logger, f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			log.Error("rlock: panic in a Trace callback", "panic", fmt.Sprint(p))
-		}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				log.Error("rlock: panic in a Trace callback", "panic", fmt.Sprint(p))
+			}
+		}()
+		f()
 	}()
-	f()
+	<-done
 }

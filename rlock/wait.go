@@ -33,6 +33,9 @@ func (e *entry) acquire(k *call, w *waiter, once bool) (bool, error) {
 	e.lock()
 	defer e.unlock()
 	got, err := e.wait(k, w, once)
+	if w.hold != nil {
+		got, err = true, nil // passed to w as it was about to leave
+	}
 	if w.waiting {
 		e.c.counters.waiting.Add(-1)
 	}
@@ -91,7 +94,6 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 				continue
 			}
 			late = 0
-			e.refused(w, f.left)
 			continue
 		}
 		e.contended(w)

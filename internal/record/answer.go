@@ -115,7 +115,7 @@ func (r *Record) anyLive() *Hold {
 func (r *Record) granted(q *Request, now Instant) Verdict {
 	h := q.Hold
 	r.late(q)
-	h.Granted = q.sent
+	h.Granted, h.Proven = q.sent, q.sent
 	h.prove(q.sent, q.TTL, true)
 	if q.abandoned || h.Deadline.after(now) <= 0 {
 		r.left(h)
@@ -137,6 +137,8 @@ func (r *Record) kept(q *Request, yes bool, now Instant) Verdict {
 	if v := r.judge(h, yes, now); v != Kept {
 		return v
 	}
+	h.Proven = q.sent
+	h.proofs++
 	if q.enters && !q.abandoned {
 		h.Depth++
 	}
@@ -148,7 +150,9 @@ func (r *Record) kept(q *Request, yes bool, now Instant) Verdict {
 	if q.anew || q.lease == 0 || q.sent.Add(q.TTL-Margin(q.TTL)).Mono > h.Deadline.Mono {
 		h.Lease = q.lease
 	}
-	h.prove(q.sent, q.TTL, q.anew)
+	if !q.mends || q.lease == 0 { // an inner Unlock does not lengthen a fixed lease
+		h.prove(q.sent, q.TTL, q.anew)
+	}
 	return Kept
 }
 

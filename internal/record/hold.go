@@ -10,11 +10,13 @@ type Hold struct {
 	Depth    int           // Unlocks that are due
 	Lease    time.Duration // 0: kept by the watchdog
 	Granted  Instant       // when the request that granted it was sent
+	Proven   Instant       // when the latest request was sent that found it there
 	Deadline Instant       // when we stop believing in it
 	Limit    Instant       // Deadline is never later; zero means no limit
 
 	stands   Instant // the field cannot stand any longer, by Mono
 	renewing int32   // renewals under way
+	proofs   uint32  // requests that kept it, answered so far; renewals apart
 	state    state
 	dirty    bool // Redis may have another depth than Depth
 	ending   bool // an unanswered request may have ended it

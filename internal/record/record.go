@@ -15,8 +15,11 @@
 //     watchdog timeout after its request ended, and its field for a TTL more.
 //  5. A hold counts from before its request was sent, less a margin. Lost is for
 //     good: no late answer revives it.
-//  6. The answer to a renewal speaks for the moment it was sent. If a request was
-//     open then or was sent since, it neither sets a deadline nor tells a loss.
+//  6. The answer to a renewal speaks for the moment it was sent, and for the hold
+//     that it was sent for. If a request that keeps this hold was answered since,
+//     it neither sets a deadline nor tells a loss. Requests without an answer, and
+//     those of other owners, do not count: they could put off a loss for ever, or
+//     make one of a hold that is renewed all the time.
 //  7. A hold that is gone after an unanswered attempt to give it back, and before
 //     its deadline, was given back.
 //  8. Depth is what the owner counts: one more when an Enter is answered, one
@@ -47,7 +50,6 @@ type Record struct {
 	burned []string
 	crowd  bool     // too many burned fields to list: all new ones take a number
 	open   *Request // the request that is under way
-	sent   uint64   // requests and attempts sent so far, renewals apart
 }
 
 // stray is an own field that may stand in Redis though no live hold uses it.
@@ -179,6 +181,18 @@ func (r *Record) burn(fields ...string) {
 func (r *Record) Strays(now Instant) bool {
 	r.purge(now)
 	return len(r.strays) > 0
+}
+
+// Knows tells whether field may stand in Redis for another reason than that owner
+// holds the key: it is a stray, or another owner's.
+func (r *Record) Knows(field, owner string) bool {
+	for _, h := range r.holds {
+		if h.Field == field {
+			return h.Owner != owner
+		}
+	}
+	return slices.ContainsFunc(r.strays, func(s stray) bool { return s.field == field }) ||
+		r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
 }
 
 func (r *Record) stray(field string, until Instant, late bool) {

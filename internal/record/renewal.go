@@ -8,9 +8,8 @@ type Renewal struct {
 	Hold *Hold
 	TTL  time.Duration // 0: only check that the field is there
 
-	at    Instant
-	sent  uint64
-	clean bool // no request was open at the send
+	at     Instant
+	proofs uint32 // Hold's, at the send
 }
 
 // Renew begins a renewal at now. It reports false when h needs none.
@@ -18,7 +17,7 @@ func (r *Record) Renew(h *Hold, now Instant) (Renewal, bool) {
 	if h.Left(now) == 0 {
 		return Renewal{}, false
 	}
-	n := Renewal{Hold: h, at: now, sent: r.sent, clean: r.open == nil}
+	n := Renewal{Hold: h, at: now, proofs: h.proofs}
 	if h.Lease == 0 {
 		n.TTL = r.rules.Watchdog
 		h.mayStand(r.watch(now, n.TTL))
@@ -31,12 +30,15 @@ func (r *Record) Renew(h *Hold, now Instant) (Renewal, bool) {
 func (r *Record) Renewed(n Renewal, yes bool, now Instant) Verdict {
 	h := n.Hold
 	h.renewing--
-	overtaken := !n.clean || n.sent != r.sent
-	if overtaken && h.Left(now) > 0 {
+	if n.proofs != h.proofs && h.Left(now) > 0 {
 		return Overtaken
 	}
 	v := r.judge(h, yes, now)
-	if v == Kept && n.TTL > 0 {
+	if v != Kept {
+		return v
+	}
+	h.Proven = n.at
+	if n.TTL > 0 {
 		h.prove(n.at, n.TTL, false)
 	}
 	return v

@@ -25,6 +25,7 @@ type Request struct {
 	lease     time.Duration // that Hold has afterwards; 0: the watchdog's
 	anew      bool          // the lease is set, not only lengthened
 	enters    bool          // Hold is one deeper afterwards
+	mends     bool          // nothing is changed here
 	sent      Instant       // the last attempt
 	doubtful  bool          // an attempt was not answered
 	abandoned bool          // nobody waits for it any more
@@ -80,7 +81,7 @@ func (r *Record) Mend(h *Hold, now Instant) *Request {
 	if h.Lease > 0 {
 		ttl = max(h.Left(now), time.Millisecond)
 	}
-	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: ttl, lease: h.Lease})
+	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: ttl, lease: h.Lease, mends: true})
 }
 
 // Release begins the end of h, and of all strays.
@@ -134,8 +135,10 @@ func (r *Record) begin(q *Request) *Request {
 // Sent notes that an attempt of q goes out at now. A hold counts from the
 // attempt that was answered: each one asks for the whole TTL.
 func (r *Record) Sent(q *Request, now Instant) {
-	r.sent++
 	q.sent = now
+	if q.mends && q.lease > 0 {
+		q.TTL = max(q.Hold.Left(now), time.Millisecond) // what is left of it by now
+	}
 }
 
 // Unanswered notes that the last attempt of q has no answer. It may have run,
