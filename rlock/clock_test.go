@@ -17,13 +17,17 @@ type clocks struct{ mono, wall atomic.Int64 }
 func onClocks(t *testing.T, opts ...Option) (*Client, *clocks) {
 	t.Helper()
 	c := onShared(t, opts...)
+	return c, steppable(c)
+}
+
+func steppable(c *Client) *clocks {
 	var k clocks
 	real := c.clock
 	c.clock = func() record.Instant {
 		now := real()
 		return record.Instant{Mono: now.Mono + time.Duration(k.mono.Load()), Wall: now.Wall + time.Duration(k.wall.Load())}
 	}
-	return c, &k
+	return &k
 }
 
 func (k *clocks) stepWall(d time.Duration) { k.wall.Add(int64(d)) }
