@@ -98,16 +98,18 @@ func (e *entry) expire(h *hold, now record.Instant) {
 		return
 	}
 	e.rec.Lose(h.rec, now)
-	var cause error
+	e.lose(h, h.overdue(now))
+}
+
+// overdue is why a hold ends whose deadline has come.
+func (h *hold) overdue(now record.Instant) error {
 	switch limit := h.rec.Limit; {
-	case limit != (record.Instant{}) && limit.Mono <= now.Mono:
-		cause = ErrMaxHold
+	case limit != (record.Instant{}) && (limit.Mono <= now.Mono || limit.Wall <= now.Wall):
+		return ErrMaxHold
 	case h.rec.Lease > 0:
-		cause = fmt.Errorf("%w: its lease is over", ErrLost)
-	default:
-		cause = fmt.Errorf("%w: it could not be renewed in time", ErrLost)
+		return fmt.Errorf("%w: its lease is over", ErrLost)
 	}
-	e.lose(h, cause)
+	return fmt.Errorf("%w: it could not be renewed in time", ErrLost)
 }
 
 // lose ends a hold that the record knows to be lost. mu is held.

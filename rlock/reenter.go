@@ -83,7 +83,7 @@ func (e *entry) kept(f *flight, r reply) {
 	case h.rec.Lost() && r.err == nil && !r.yes:
 		e.lose(h, errRemoved)
 	case h.rec.Lost():
-		e.lose(h, fmt.Errorf("%w: the answer came after its deadline", ErrLost))
+		e.lose(h, h.overdue(now))
 	case r.err == nil: // without an answer it is due when it was
 		h.schedule()
 	}

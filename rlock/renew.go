@@ -3,7 +3,6 @@ package rlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -142,7 +141,7 @@ func (h *hold) renewed(n record.Renewal, yes bool) {
 			e.later(func() { f(h.name, h.owner(), left) })
 		}
 	case h.rec.Lost() && h.cause == nil && h.rec.Deadline.Mono <= now.Mono:
-		e.lose(h, fmt.Errorf("%w: it could not be renewed in time", ErrLost))
+		e.lose(h, h.overdue(now))
 	case h.rec.Lost() && h.cause == nil:
 		e.lose(h, errRemoved)
 	}
