@@ -165,7 +165,7 @@ func (e *entry) yield(told int) {
 	case e.sub != nil && told == 1:
 		e.wakeHead()
 	default:
-		e.asked, e.yields = time.Now().Add(10*time.Millisecond+rand.N(10*time.Millisecond)), true
+		e.asked, e.yields = time.Now().Add(15*time.Millisecond+rand.N(10*time.Millisecond)), true
 		w.Ring()
 	}
 }

@@ -21,6 +21,7 @@ type hold struct {
 	lease watchdog.Lease[kept]
 
 	leaving int           // Unlocks that were called and have not had their turn
+	kept    time.Duration // a lost one is remembered until then, by record.Instant.Mono
 	cause   error         // why it was lost
 	lost    chan struct{} // closed with the loss; made when somebody asks for it
 	scopes  []*scope      // of the Do calls inside it
@@ -83,6 +84,8 @@ func (h *hold) due() {
 	defer e.unlockAside()
 	switch now := e.c.clock(); {
 	case e.holdOf(h.rec) == nil: // given back meanwhile
+	case h.rec.Lost() && now.Mono < h.kept: // it was told since the wheel came to it
+		e.remember(h)
 	case h.rec.Lost():
 		e.forget(h)
 	case h.rec.Left(now) > 0: // prolonged meanwhile
@@ -120,8 +123,14 @@ func (e *entry) lose(h *hold, cause error) {
 	h.tellLost(cause)
 	e.c.counters.held.Add(-1)
 	// Its Unlocks may still come; without them it is remembered for a while.
-	e.c.dog.Keep(&h.lease, time.Time{}, time.Now().Add(10*e.c.opt.watchdog))
+	h.kept = e.c.clock().Mono + 10*e.c.opt.watchdog
+	e.remember(h)
 	e.wakeHead()
+}
+
+// remember keeps a lost hold for as long as its owner may come to hear of it.
+func (e *entry) remember(h *hold) {
+	e.c.dog.Keep(&h.lease, time.Time{}, e.c.start.Add(h.kept))
 }
 
 // tellLost tells all who asked that h is lost. mu is held.
