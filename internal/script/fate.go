@@ -56,6 +56,9 @@ func fateOf(err error) Fate {
 
 // WrongType tells whether err says that the key is of another type.
 func WrongType(err error) bool {
+	if err == nil { // the common case, and it allocates nothing
+		return false
+	}
 	var reply redis.Error
 	return errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE ")
 }
@@ -63,6 +66,9 @@ func WrongType(err error) bool {
 // CrossSlot tells whether err says that the keys of one call lie in several slots
 // of a cluster. Nothing ran then.
 func CrossSlot(err error) bool {
+	if err == nil {
+		return false
+	}
 	var reply redis.Error
 	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "CROSSSLOT")
 }
