@@ -17,8 +17,8 @@ import (
 )
 
 // Client makes locks on one Redis and keeps what they hold. It is safe for
-// concurrent use. It starts goroutines only while something is held or waited
-// for; Close ends them.
+// concurrent use. It starts goroutines with the first hold and the first waiter,
+// none per hold; a few stay idle for the next requests. Close ends them all.
 type Client struct {
 	rdb    redis.UniversalClient
 	runner script.Runner
