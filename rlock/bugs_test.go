@@ -117,8 +117,9 @@ func TestACQ3_ReplyOfAnotherScript(t *testing.T) {
 	for _, reply := range []string{":202", ":203", ":204", ":205", ":210", ":250", "+released", "+kept", "+gone"} {
 		c, p := onProxy(t)
 		l := c.NewLock(unique("reply"))
-		p.On(redistest.HasArg(l.Key()), redistest.Reply(reply+"\r\n")).Times(0)
+		rule := p.On(redistest.HasArg(l.Key()), redistest.Reply(reply+"\r\n")).Times(0)
 		got, err := l.TryLock(t.Context(), 50*time.Millisecond, 0)
+		rule.Off()
 		require.False(t, got, reply)
 		require.Error(t, err, reply)
 	}
@@ -250,4 +251,36 @@ func TestDo_ALeaseThatRanOutAndWasTakenAnew(t *testing.T) {
 		return l.Unlock(ctx)
 	})
 	require.ErrorIs(t, err, ErrLost)
+}
+
+// TestMaxHold_CauseWhenAnAnswerComesAtTheEnd: a request is answered after the end
+// that WithMaxHold sets, before the wheel has come to it. The cause is the same.
+func TestMaxHold_CauseWhenAnAnswerComesAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]*script.Script{"renewal": script.Renew, "extend": script.Keep} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, look(t).ScriptLoad(t.Context(), s.Text).Err())
+			p := redistest.NewProxy(t, shared.server.Addr)
+			c := newClient(t, redistest.NewClient(t, p.Addr), WithWatchdogTimeout(6*time.Second))
+			k := steppable(c)
+			l := c.NewLock(unique("max"), WithMaxHold(time.Hour))
+			ctx := WithOwner(t.Context(), NewOwner())
+			require.NoError(t, l.Lock(ctx))
+			rule := p.On(sends(s, l), redistest.HoldReply)
+			var extended <-chan error
+			if s == script.Keep {
+				extended = async(func() error { return l.Extend(ctx, 2*time.Hour) })
+			}
+			rule.Wait(t)
+			k.mono.Add(int64(2 * time.Hour))
+			k.wall.Add(int64(2 * time.Hour))
+			rule.Off()
+			if extended != nil {
+				require.ErrorIs(t, recv(t, extended, "Extend"), ErrMaxHold)
+			}
+			eventually(t, func() bool { return c.Stats().Lost == 1 }, "the loss")
+			require.ErrorIs(t, l.Unlock(ctx), ErrMaxHold)
+		})
+	}
 }

@@ -170,7 +170,7 @@ func TestLoss_AForeignForceUnlockIsToldWithinAPeriod(t *testing.T) {
 // TestLoss_AFixedLeaseThatRanOutWasAgreed.
 func TestLoss_AFixedLeaseThatRanOutWasAgreed(t *testing.T) {
 	t.Parallel()
-	const lease = 100 * time.Millisecond
+	const lease = 500 * time.Millisecond
 	l := onShared(t).NewLock(unique("ranout"))
 	ctx := lossCtx(t)
 	ranOut := func(depth int) {

@@ -299,8 +299,9 @@ func TestACQ3_OnlyOneReplyIsAGrant(t *testing.T) {
 	} {
 		c, p := onProxy(t)
 		l := c.NewLock(unique("reply"))
-		p.On(redistest.HasArg(l.Key()), redistest.Reply(reply)).Times(0)
+		rule := p.On(redistest.HasArg(l.Key()), redistest.Reply(reply)).Times(0)
 		got, err := l.TryLock(t.Context(), 50*time.Millisecond, 0)
+		rule.Off()
 		require.False(t, got, "%q", reply)
 		require.Error(t, err, "%q", reply)
 		require.Zero(t, l.Validity(t.Context()))
