@@ -171,6 +171,8 @@ func count(t *testing.T, processes []settings, heal func()) []tally {
 	heal()
 	for _, c := range children {
 		c.Send("end")
+	}
+	for _, c := range children { // each of them takes a second to end, with the race detector
 		require.NoError(t, c.Wait())
 	}
 	return all
@@ -320,7 +322,7 @@ func TestCounterWithFaults(t *testing.T) {
 func TestShareOfTwoProcesses(t *testing.T) {
 	s := Redis(t)
 	lock := name(t)
-	c := settings{Addr: s.Addr, Count: counting{Lock: lock, Data: s.Addr, Goroutines: 32, For: 4 * time.Second}}
+	c := settings{Addr: s.Addr, Count: counting{Lock: lock, Data: s.Addr, Goroutines: 32, For: 3 * time.Second}}
 	all := count(t, []settings{c, c}, func() {})
 	total := judgeCount(t, s.Client(t), lock, all)
 	for i, c := range all {
@@ -333,7 +335,7 @@ func TestShareOfTwoProcesses(t *testing.T) {
 func TestLonerBesideACrowd(t *testing.T) {
 	s := Redis(t)
 	lock := name(t)
-	crowd := settings{Addr: s.Addr, Count: counting{Lock: lock, Data: s.Addr, Goroutines: 32, For: 4 * time.Second}}
+	crowd := settings{Addr: s.Addr, Count: counting{Lock: lock, Data: s.Addr, Goroutines: 32, For: 3 * time.Second}}
 	loner := crowd
 	loner.Count.Goroutines = 1
 	all := count(t, []settings{crowd, loner}, func() {})

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -113,7 +114,7 @@ func TestBlackHoleTellsBeforeTheNext(t *testing.T) {
 	proxy := s.Proxy(t)
 	holder := startWorker(t, settings{Addr: proxy.Addr, Watchdog: timeout, Read: 300 * time.Millisecond})
 	waiter := startWorker(t, settings{Addr: s.Addr, Watchdog: timeout})
-	for round := range 3 {
+	for round := range 2 {
 		held := holdAll(t, kinds, holder, waiter, timeout)
 		if round > 0 {
 			holder.do(order{Do: "renewed"})
@@ -136,8 +137,7 @@ func TestBlackHoleTellsBeforeTheNext(t *testing.T) {
 			h.settle(t, holder, waiter, s.Client(t))
 		}
 	}
-	holder.finish()
-	waiter.finish()
+	finish(holder, waiter)
 }
 
 // CLK-1: a holder that was stopped for longer than its lease learns it from its
@@ -163,34 +163,29 @@ func TestStoppedHolder(t *testing.T) {
 			t.Parallel()
 			holder := startWorker(t, settings{Addr: s.Addr, Watchdog: timeout, Procs: procs})
 			waiter := startWorker(t, settings{Addr: s.Addr})
-			for round := range 2 {
-				held := holdAll(t, kinds, holder, waiter, timeout)
-				if round > 0 {
-					holder.do(order{Do: "renewed"})
-				}
-				holder.Stop()
-				for i := range held {
-					held[i].next = waiter.await(held[i].waiting)
-				}
-				cont := Now()
-				holder.Cont()
-				for i := range held {
-					h := &held[i]
-					h.told = holder.await(h.watching)
-					t.Logf("%s: %d looks; told %s after SIGCONT, by all signals %s after it", h.name, h.told.Looks, ms(h.told.Told-cont), ms(h.told.All-cont))
-					if h.how == bySpinning {
-						toldFirst(t, *h, true)
-						require.Less(t, h.told.Held, cont, "a Validity that was asked for after SIGCONT said more than 0")
-					}
-					require.NotZero(t, h.told.All, "the other signals follow")
-					require.Less(t, h.told.All, cont+int64(slack), "soon")
-				}
-				for _, h := range held {
-					h.settle(t, holder, waiter, s.Client(t))
-				}
+			held := holdAll(t, kinds, holder, waiter, timeout)
+			holder.do(order{Do: "renewed"})
+			holder.Stop()
+			for i := range held {
+				held[i].next = waiter.await(held[i].waiting)
 			}
-			holder.finish()
-			waiter.finish()
+			cont := Now()
+			holder.Cont()
+			for i := range held {
+				h := &held[i]
+				h.told = holder.await(h.watching)
+				t.Logf("%s: %d looks; told %s after SIGCONT, by all signals %s after it", h.name, h.told.Looks, ms(h.told.Told-cont), ms(h.told.All-cont))
+				if h.how == bySpinning {
+					toldFirst(t, *h, true)
+					require.Less(t, h.told.Held, cont, "a Validity that was asked for after SIGCONT said more than 0")
+				}
+				require.NotZero(t, h.told.All, "the other signals follow")
+				require.Less(t, h.told.All, cont+int64(slack), "soon")
+			}
+			for _, h := range held {
+				h.settle(t, holder, waiter, s.Client(t))
+			}
+			finish(holder, waiter)
 		})
 	}
 }
@@ -226,8 +221,9 @@ func TestKilledHolder(t *testing.T) {
 				{Kind: Acquired, Lock: lock, Owner: "killed", Call: taken.Call, Return: taken.Return},
 				{Kind: Lost, Lock: lock, Owner: "killed", Call: before, Return: killed},
 			}
+			outside := slices.Clone(ws) // nil where it had its turn
 			for n := range ws {
-				i, r := first(t, ws, ids)
+				i, r := first(t, outside, ids)
 				require.Empty(t, r.Err)
 				if n == 0 {
 					late := r.Return - (read + int64(left))
@@ -238,7 +234,7 @@ func TestKilledHolder(t *testing.T) {
 				}
 				all := rdb.HGetAll(t.Context(), lock).Val()
 				require.Equal(t, map[string]string{ws[i].id() + ":next": "1"}, all, "one, and nobody else")
-				for j, w := range ws {
+				for j, w := range outside {
 					if w != nil && j != i {
 						require.Zero(t, w.do(order{Do: "validity", Lock: lock, Owner: "next"}).Left)
 					}
@@ -248,9 +244,9 @@ func TestKilledHolder(t *testing.T) {
 				history = append(history,
 					Op{Kind: Acquired, Lock: lock, Owner: owner, Call: r.Call, Return: r.Return},
 					Op{Kind: Released, Lock: lock, Owner: owner, Call: gone.Call, Return: gone.Return})
-				ws[i].finish()
-				ws[i] = nil
+				outside[i] = nil
 			}
+			finish(ws...)
 			require.NoError(t, CheckMutex(history, 10*time.Second))
 		})
 	}
@@ -263,102 +259,94 @@ func TestRestartedServer(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	const period = timeout / 3
-	for round := range 2 {
-		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			t.Parallel()
-			s := OwnRedis(t)
-			config := settings{Addr: s.Addr, Watchdog: timeout, Read: 500 * time.Millisecond}
-			a, b := startWorker(t, config), startWorker(t, config)
-			both := []*worker{a, b}
-			type holding struct {
-				w        *worker
-				lock     string
-				watching int
-			}
-			var held []holding
-			for _, w := range both {
-				for _, h := range []struct {
-					lease time.Duration
-					how   how
-				}{{0, byValidity}, {0, byLost}, {30 * time.Second, byValidity}, {30 * time.Second, byLost}} { // a lease is checked, not prolonged
-					lock := name(t)
-					held = append(held, holding{w, lock, hold(w, lock, h.lease, false, h.how)})
-				}
-			}
-			// The first is waited for by both processes, the second by its own, the
-			// third by the other one, the fourth by nobody.
-			type waiter struct {
-				w     *worker
-				lock  string
-				owner rlock.Owner
-				id    int
-			}
-			var waiters []waiter
-			for i, h := range held {
-				for j, w := range both {
-					own := w == h.w
-					if kind := i % 4; kind == 0 || kind == 1 && own || kind == 2 && !own {
-						for n := range 2 {
-							o := order{Do: "lock", Lock: h.lock, Owner: rlock.Owner(fmt.Sprintf("%d-%d", j, n))}
-							waiters = append(waiters, waiter{w, h.lock, o.Owner, w.begin(o)})
-						}
-					}
-				}
-			}
-			for _, w := range both {
-				w.do(order{Do: "waiting", N: len(waiters) / 2})
-			}
-			if round > 0 {
-				a.do(order{Do: "renewed"})
-			}
-			s.Restart(t)
-			up := Now()
-
-			// The waiters come in one after the other; each unlocks for the next.
-			var history []Op
-			in := map[string]int64{} // the first one's time
-			last := up
-			for end := time.Now().Add(childLimit); len(waiters) > 0; {
-				require.True(t, time.Now().Before(end), "still waiting: %+v", waiters)
-				for i, w := range waiters {
-					r, err := w.w.report(func(r report) bool { return r.ID == w.id }, time.Millisecond)
-					if err != nil {
-						continue
-					}
-					require.Empty(t, r.Err)
-					if in[w.lock] == 0 {
-						in[w.lock] = r.Return
-					}
-					last = max(last, r.Return)
-					gone := w.w.do(order{Do: "unlock", Lock: w.lock, Owner: w.owner})
-					history = append(history,
-						Op{Kind: Acquired, Lock: w.lock, Owner: string(w.owner), Call: r.Call, Return: r.Return},
-						Op{Kind: Released, Lock: w.lock, Owner: string(w.owner), Call: gone.Call, Return: gone.Return})
-					waiters = append(waiters[:i:i], waiters[i+1:]...)
-					break
-				}
-			}
-			require.NoError(t, CheckMutex(history, 10*time.Second))
-			t.Logf("all waiters in %s after the server was up", ms(last-up))
-
-			for _, h := range held {
-				told := h.w.await(h.watching)
-				both := int64(0)
-				if in[h.lock] > 0 {
-					both = max(0, told.Held-in[h.lock])
-				}
-				t.Logf("told %s after the server was up; two held for %s", ms(told.Told-up), ms(both))
-				require.Less(t, told.Told, up+int64(period+slack), "told within a renewal period")
-				require.NotZero(t, told.All)
-				gone := h.w.await(h.w.begin(order{Do: "unlock", Lock: h.lock, Owner: "holder"}))
-				require.True(t, gone.is(rlock.ErrLost), gone.Err)
-				// All is well again, for the one that lost as well.
-				again := h.w.do(order{Do: "lock", Lock: h.lock, Owner: "holder"})
-				require.Less(t, again.Return, again.Call+int64(5*time.Second))
-				h.w.do(order{Do: "unlock", Lock: h.lock, Owner: "holder"})
-			}
-			a.finish()
-			b.finish()
-		})
+	s := OwnRedis(t)
+	config := settings{Addr: s.Addr, Watchdog: timeout, Read: 500 * time.Millisecond}
+	a, b := startWorker(t, config), startWorker(t, config)
+	both := []*worker{a, b}
+	type holding struct {
+		w        *worker
+		lock     string
+		watching int
 	}
+	var held []holding
+	for _, w := range both {
+		for _, h := range []struct {
+			lease time.Duration
+			how   how
+		}{{0, byValidity}, {0, byLost}, {30 * time.Second, byValidity}, {30 * time.Second, byLost}} { // a lease is checked, not prolonged
+			lock := name(t)
+			held = append(held, holding{w, lock, hold(w, lock, h.lease, false, h.how)})
+		}
+	}
+	// Of each process's, one is waited for by both processes, one by its own, one
+	// by the other one, and one by nobody: a waiter that gets in tells its own
+	// process, all others have to find out by themselves.
+	type waiter struct {
+		w     *worker
+		lock  string
+		owner rlock.Owner
+		id    int
+	}
+	var waiters []waiter
+	for i, h := range held {
+		for j, w := range both {
+			own := w == h.w
+			if kind := (i + i/4) % 4; kind == 0 || kind == 1 && own || kind == 2 && !own {
+				for n := range 2 {
+					o := order{Do: "lock", Lock: h.lock, Owner: rlock.Owner(fmt.Sprintf("%d-%d", j, n))}
+					waiters = append(waiters, waiter{w, h.lock, o.Owner, w.begin(o)})
+				}
+			}
+		}
+	}
+	for _, w := range both {
+		w.do(order{Do: "waiting", N: len(waiters) / 2})
+	}
+	s.Restart(t)
+	up := Now()
+
+	// The waiters come in one after the other; each unlocks for the next.
+	var history []Op
+	in := map[string]int64{} // the first one's time
+	last := up
+	for end := time.Now().Add(childLimit); len(waiters) > 0; {
+		require.True(t, time.Now().Before(end), "still waiting: %+v", waiters)
+		for i, w := range waiters {
+			r, err := w.w.report(func(r report) bool { return r.ID == w.id }, time.Millisecond)
+			if err != nil {
+				continue
+			}
+			require.Empty(t, r.Err)
+			if in[w.lock] == 0 {
+				in[w.lock] = r.Return
+			}
+			last = max(last, r.Return)
+			gone := w.w.do(order{Do: "unlock", Lock: w.lock, Owner: w.owner})
+			history = append(history,
+				Op{Kind: Acquired, Lock: w.lock, Owner: string(w.owner), Call: r.Call, Return: r.Return},
+				Op{Kind: Released, Lock: w.lock, Owner: string(w.owner), Call: gone.Call, Return: gone.Return})
+			waiters = append(waiters[:i:i], waiters[i+1:]...)
+			break
+		}
+	}
+	require.NoError(t, CheckMutex(history, 10*time.Second))
+	t.Logf("all waiters in %s after the server was up", ms(last-up))
+
+	for _, h := range held {
+		told := h.w.await(h.watching)
+		both := int64(0)
+		if in[h.lock] > 0 {
+			both = max(0, told.Held-in[h.lock])
+		}
+		t.Logf("told %s after the server was up; two held for %s", ms(told.Told-up), ms(both))
+		require.Less(t, told.Told, up+int64(period+slack), "told within a renewal period")
+		require.NotZero(t, told.All)
+		gone := h.w.await(h.w.begin(order{Do: "unlock", Lock: h.lock, Owner: "holder"}))
+		require.True(t, gone.is(rlock.ErrLost), gone.Err)
+		// All is well again, for the one that lost as well.
+		again := h.w.do(order{Do: "lock", Lock: h.lock, Owner: "holder"})
+		require.Less(t, again.Return, again.Call+int64(5*time.Second))
+		h.w.do(order{Do: "unlock", Lock: h.lock, Owner: "holder"})
+	}
+	finish(a, b)
 }

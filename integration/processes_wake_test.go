@@ -33,9 +33,7 @@ func TestUnlockWakesAnotherProcess(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("from Unlock to Lock: median %s, longest %s", ms(took[len(took)/2]), ms(took[len(took)-1]))
 	require.Less(t, took[len(took)/2], int64(300*time.Millisecond), "the median")
-	for _, w := range ws {
-		w.finish()
-	}
+	finish(ws...)
 }
 
 // END-1: a process that closes with holds and waiters tells its holders, fails
@@ -45,6 +43,7 @@ func TestCloseLetsAnotherProcessIn(t *testing.T) {
 	s := Redis(t)
 	rdb := s.Client(t)
 	other := startWorker(t, settings{Addr: s.Addr, Recheck: never})
+	ws := []*worker{other}
 	for range 3 {
 		closing := startWorker(t, settings{Addr: s.Addr, Recheck: never})
 		held := holdAll(t, kinds, closing, other, 30*time.Second)
@@ -71,7 +70,7 @@ func TestCloseLetsAnotherProcessIn(t *testing.T) {
 			require.Equal(t, map[string]string{other.id() + ":next": "1"}, rdb.HGetAll(t.Context(), k.lock).Val())
 			other.do(order{Do: "unlock", Lock: k.lock, Owner: "next"})
 		}
-		closing.finish()
+		ws = append(ws, closing)
 	}
-	other.finish()
+	finish(ws...)
 }

@@ -113,7 +113,7 @@ type report struct {
 	Told    int64         // the first look that did not had its answer then
 	All     int64         // Validity, Lost and ctx all said so then; 0 if they did not
 	Looks   int           // how often it looked
-	Gap     int64         // the longest time from one look to the next
+	Gap     int64         // the longest time between two looks shortly before Told
 	Cause   string        // of Do's ctx
 	Left    time.Duration // "validity"
 	Client  string        // "validity": the client's id
@@ -223,10 +223,12 @@ func watch(ctx, inner context.Context, env *ChildEnv, lock *rlock.Lock, o order,
 	case byContext:
 		held = func(int64) bool { return inner.Err() == nil }
 	}
+	const shortly = int64(300 * time.Millisecond)
+	gapAt := int64(0) // when the Gap was
 	look := func() bool {
 		began := Now()
-		if r.Looks > 0 {
-			r.Gap = max(r.Gap, began-r.Held)
+		if gap := began - r.Held; r.Looks > 0 && (gap > r.Gap || began-gapAt > shortly) {
+			r.Gap, gapAt = gap, began
 		}
 		if !held(began) {
 			r.Told = Now()
@@ -352,11 +354,15 @@ func (w *worker) report(match func(report) bool, limit time.Duration) (report, e
 	}
 }
 
-// finish lets the worker close its client and end; nothing may be left over.
-func (w *worker) finish() {
-	w.t.Helper()
-	w.CloseInput()
-	require.NoError(w.t, w.Wait())
+// finish lets workers close their clients and end; nothing may be left over.
+func finish(ws ...*worker) {
+	for _, w := range ws {
+		w.t.Helper()
+		w.CloseInput()
+	}
+	for _, w := range ws {
+		require.NoError(w.t, w.Wait())
+	}
 }
 
 // id is the id of the worker's client.
