@@ -9,12 +9,13 @@ import (
 )
 
 // ask makes one attempt for w: a request that Redis grants or refuses. Without a
-// flight and an error, w or its owner entered while the turn was waited for.
+// flight and an error, w or its owner entered while the turn was waited for, or its
+// owner has lost a hold and is to hear of it.
 func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	if err := e.turn(k); err != nil {
 		return nil, err
 	}
-	if w.hold != nil || e.hold(w.owner) != nil && !e.hold(w.owner).rec.Lost() {
+	if h := e.hold(w.owner); w.hold != nil || h != nil && (!h.rec.Lost() || h.rec.Stuck(e.c.clock())) {
 		e.endTurn()
 		return nil, nil
 	}
@@ -23,7 +24,7 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 		until = k.until
 	}
 	q := e.rec.Acquire(string(w.owner), w.lease, w.limit, e.c.clock())
-	e.asking = &flight{kind: acquiring, q: q, until: until, w: w}
+	e.asking = &flight{kind: acquiring, q: q, until: until, w: w, woken: e.woken}
 	f := e.launch(k, e.asking)
 	return f, e.await(k, f)
 }
@@ -84,6 +85,9 @@ func (e *entry) answered(f *flight, r reply) {
 	default:
 		if e.gate.First() == &w.place { // noted at once: a release may come next
 			e.refused(w, r.left)
+			if f.woken != e.woken { // the answer may be older than what woke it
+				e.wakeHead()
+			}
 		}
 		e.endTurn()
 	}

@@ -39,6 +39,7 @@ type entry struct {
 	sub    *pubsub.Subscription // while somebody waits; its wake-ups are the head's
 	found  uint64               // how often the lock was found taken, or given to one of ours
 	asked  time.Time            // the head need not ask again before that
+	woken  uint64               // how often it was told to ask at once
 	yields bool                 // until then it does not listen to messages either
 	sweeps *sweep               // while own fields may stand that no hold uses
 
@@ -146,6 +147,7 @@ func (e *entry) endTurn() {
 // wakeHead has the head of the line ask Redis at once.
 func (e *entry) wakeHead() {
 	e.asked, e.yields = time.Time{}, false
+	e.woken++
 	if w := e.gate.First(); w != nil {
 		w.Ring()
 	}

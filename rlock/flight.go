@@ -22,6 +22,7 @@ type flight struct {
 	q     *record.Request // under way; nil for an Unlock that has no turn yet
 	w     *waiter         // acquiring: for whom
 	h     *hold           // keeping, leaving: whose
+	woken uint64          // acquiring: entry.woken when it began
 	queue bool            // leaving: the turn is still to be waited for
 
 	settled bool
@@ -46,9 +47,9 @@ func (e *entry) launch(k *call, f *flight) *flight {
 	f.e = e
 	e.c.work.Add(1)
 	if f.ctx = k.ctx; k.endless() {
-		e.unlock()
+		e.mu.Unlock() // callbacks wait for the end of the turn: they may want one too
 		f.run()
-		e.lock()
+		e.mu.Lock()
 		return f
 	}
 	f.ctx = detached(k.ctx)

@@ -88,6 +88,9 @@ func (h *hold) due() {
 		e.remember(h)
 	case h.rec.Lost():
 		e.forget(h)
+		if e.rec.Strays(now) { // its owner had its time
+			e.sweepLater()
+		}
 	case h.rec.Left(now) > 0: // prolonged meanwhile
 		h.schedule()
 	default:

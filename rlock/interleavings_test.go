@@ -408,3 +408,44 @@ func TestInterleaving_TidyStress(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, bad.Load())
 }
+
+// A key is removed while an attempt on it is under way.
+func TestInterleaving_ARemovalDuringAnAttempt(t *testing.T) {
+	c, p := onProxy(t, WithWatchdogTimeout(600*time.Millisecond))
+	l := c.NewLock(unique("h15c"))
+	a, b := WithOwner(context.Background(), "a"), WithOwner(context.Background(), "b")
+	require.NoError(t, l.LockLease(a, time.Minute))
+	rule := p.On(sends(script.Acquire, l), redistest.HoldReply)
+	done := async(func() error { return l.Lock(b) })
+	rule.WaitExecuted(t, 1)
+	remove(t, l.Key())
+	recv(t, l.Lost(a), "the loss")
+	lost := time.Now()
+	rule.Off()
+	require.NoError(t, recv(t, done, "b"))
+	took := time.Since(lost)
+	t.Log(took, c.Stats(), rule.Replies())
+	require.Less(t, took, time.Second)
+}
+
+// Extends whose callers leave must not put the renewal off.
+func TestInterleaving_AbandonedExtendsStopRenewal(t *testing.T) {
+	c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
+	l := c.NewLock(unique("h16"))
+	ctx := WithOwner(context.Background(), "holder")
+	require.NoError(t, l.Lock(ctx))
+	lost := l.Lost(ctx)
+	p.On(sends(script.Keep, l), redistest.DelayReply(40*time.Millisecond)).Times(0)
+	began := time.Now()
+	for time.Since(began) < 3*time.Second {
+		tctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		err := l.Extend(tctx, 0)
+		cancel()
+		select {
+		case <-lost:
+			t.Fatal("lost after ", time.Since(began), err, pttl(t, l.Key()), c.Stats())
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	require.NoError(t, l.Unlock(ctx))
+}

@@ -59,9 +59,9 @@ func (e *entry) leave(f *flight) {
 	if e.rec.Leave(h.rec) > 0 {
 		f.q = e.rec.Mend(h.rec, now)
 		until := e.c.start.Add(h.rec.Deadline.Mono)
-		e.unlock()
+		e.mu.Unlock() // callbacks wait for the end of the turn: they may want one too
 		r := e.exchange(f.ctx, f.q, until)
-		e.lock()
+		e.mu.Lock()
 		e.kept(f, r)
 		if h.rec.Lost() {
 			f.err = both(h.lostError(), f.err)
@@ -91,9 +91,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			q = e.rec.Release(from, c.clock())
 		}
 		until := time.Now().Add(max(c.opt.watchdog, from.Lease))
-		e.unlock()
+		e.mu.Unlock()
 		r := e.exchange(ctx, q, until)
-		e.lock()
+		e.mu.Lock()
 		e.passing.to, e.passing.q = nil, nil
 
 		now := c.clock()
@@ -165,12 +165,22 @@ func (e *entry) left(f *flight, to *waiter, err error) {
 	}
 }
 
-// next is the waiter that the lock may pass to, or nil.
+// next is the waiter that the lock may pass to, or nil. Owners that have lost a hold
+// and were not told yet are passed over; they leave with ErrLost.
 func (e *entry) next(pass bool) *waiter {
 	if !pass || e.c.isClosing() || !e.gate.MayPass(e.c.opt.handoffPasses, e.c.opt.handoffTime, time.Now()) {
 		return nil
 	}
-	return e.gate.First().For
+	var next *waiter
+	e.gate.All(func(w *place) bool {
+		if h := e.hold(w.For.owner); h != nil && h.rec.Stuck(e.c.clock()) {
+			w.Ring()
+			return true
+		}
+		next = w.For
+		return false
+	})
+	return next
 }
 
 // leaveLost is one Unlock of a lost hold.

@@ -24,24 +24,24 @@ type reply struct {
 // answer any more. A zero until means one attempt. mu is not held.
 func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time) reply {
 	for try := 0; ; try++ {
-		e.lock()
+		e.mu.Lock()
 		if try == 0 {
 			e.failed = nil
 		}
 		e.rec.Sent(q, e.c.clock())
-		e.unlock()
+		e.mu.Unlock()
 		r, fate := e.send(ctx, q)
 		if fate == script.Ran {
 			return r
 		}
-		e.lock()
+		e.mu.Lock()
 		e.failed = r.err
 		if fate == script.Unknown {
 			e.rec.Unanswered(q)
 		}
 		stop := fate == script.Refused || q.Abandoned()
 		doubtful := q.Doubtful()
-		e.unlock()
+		e.mu.Unlock()
 		pause := backoff(try)
 		if !stop && time.Until(until) > pause {
 			select {

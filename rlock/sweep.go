@@ -97,7 +97,7 @@ func (e *entry) sweepOnce(ctx context.Context) (again bool, err error) {
 
 // exchangeUnlocked is one attempt at q, with mu released meanwhile.
 func (e *entry) exchangeUnlocked(ctx context.Context, q *record.Request) reply {
-	e.unlock()
-	defer e.lock()
+	e.mu.Unlock()
+	defer e.mu.Lock()
 	return e.exchange(ctx, q, time.Time{})
 }

@@ -7,9 +7,10 @@ import (
 )
 
 // Trace is a set of callbacks, in the manner of net/http/httptrace. Nil ones are
-// skipped. They are called without any lock of this package held, sometimes from
-// goroutines of the client, so they must be safe for concurrent use and quick. A
-// panic in one is recovered and logged.
+// skipped. They are called without any lock of this package held, each in a
+// goroutine of its own, so they must be safe for concurrent use and quick. Inside
+// one the calling goroutine is nobody's owner: take the one it is told along with
+// WithOwner. A panic in one is recovered and logged.
 type Trace struct {
 	// Waiting: the lock was not free, and o begins to wait.
 	Waiting func(lock string, o Owner)

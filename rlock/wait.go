@@ -69,7 +69,8 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			return in, err
 		}
 		head := e.gate.First() == &w.place
-		// However short the wait is, a head that nobody has asked for yet asks once.
+		// However short the wait is, a head that nobody has asked for yet asks once:
+		// (false, nil) would be a guess.
 		if err := k.past(); err != nil && (tried || !head || !errors.Is(err, errOver)) {
 			return false, e.verdictOn(w, err)
 		}
@@ -84,7 +85,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			case err != nil:
 				return false, e.verdictOn(w, err)
 			case f == nil:
-				continue // somebody entered while the turn was waited for
+				continue // something has come of it while the turn was waited for
 			case f.verdict == record.Granted:
 				return true, nil
 			case f.verdict == record.Undo:
@@ -109,7 +110,7 @@ const mostLate = 3
 
 func tooShort(lease time.Duration) error {
 	if lease == 0 {
-		return fmt.Errorf("%w: the watchdog timeout is shorter than the round trip to Redis", ErrInvalidLease)
+		return fmt.Errorf("%w: the watchdog timeout, or WithMaxHold, is shorter than the round trip to Redis", ErrInvalidLease)
 	}
 	return fmt.Errorf("%w: %v is shorter than the round trip to Redis and a safety margin of %v",
 		ErrInvalidLease, lease, record.Margin(lease))

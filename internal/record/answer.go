@@ -137,16 +137,16 @@ func (r *Record) kept(q *Request, yes bool, now Instant) Verdict {
 	if v := r.judge(h, yes, now); v != Kept {
 		return v
 	}
-	h.Proven = q.sent
-	h.proofs++
 	if q.enters && !q.abandoned {
 		h.Depth++
 	}
 	// An Unlock may have come meanwhile, so Redis need not have h's depth now.
 	h.dirty = q.Depth != h.Depth
-	if q.abandoned {
+	if q.abandoned { // and it proves nothing: the deadline stays where it was
 		return Undo
 	}
+	h.Proven = q.sent
+	h.proofs++
 	if q.anew || q.lease == 0 || q.sent.Add(q.TTL-Margin(q.TTL)).Mono > h.Deadline.Mono {
 		h.Lease = q.lease
 	}
