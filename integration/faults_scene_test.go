@@ -157,6 +157,8 @@ func (s *scene) frees() (n int) {
 // lockClient is a client that is closed when t ends, whatever state Redis is in.
 func lockClient(t testing.TB, rdb redis.UniversalClient, opts ...rlock.Option) *rlock.Client {
 	t.Helper()
+	// On a busy machine a hand-over must not turn into a release because of the time.
+	opts = append([]rlock.Option{rlock.WithHandoffLimit(64, time.Minute)}, opts...)
 	c, err := rlock.New(rdb, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -104,7 +104,7 @@ func TestCTX5_AnInnerUnlockThatCannotSettle(t *testing.T) {
 // TestCTX5_TheKeyIsGoneWithItsLease when Redis never hears of the release.
 func TestCTX5_TheKeyIsGoneWithItsLease(t *testing.T) {
 	t.Parallel()
-	c, p := onProxy(t, WithReleaseTimeout(50*time.Millisecond), WithWatchdogTimeout(time.Second))
+	c, p := onProxy(t, WithReleaseTimeout(500*time.Millisecond), WithWatchdogTimeout(2*time.Second))
 	l := c.NewLock(unique("lease"))
 	ctx := WithOwner(t.Context(), NewOwner())
 	require.NoError(t, l.Lock(ctx))
