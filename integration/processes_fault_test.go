@@ -76,8 +76,7 @@ func (h holding) settle(t *testing.T, holder, waiter *worker, rdb *redis.Client)
 	} else {
 		end = holder.await(holder.begin(order{Do: "unlock", Lock: h.lock, Owner: "holder"}))
 	}
-	// ErrNotHeld is for the time being: see TestLossIsRemembered, which is pending.
-	require.True(t, end.is(rlock.ErrLost) || end.is(rlock.ErrNotHeld), "%s: %s", h.name, end.Err)
+	require.True(t, end.is(rlock.ErrLost), "%s: %s", h.name, end.Err)
 
 	require.Equal(t, map[string]string{waiter.id() + ":next": "1"}, rdb.HGetAll(t.Context(), h.lock).Val(), h.name)
 	require.Positive(t, waiter.do(order{Do: "validity", Lock: h.lock, Owner: "next"}).Left, h.name)
