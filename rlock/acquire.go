@@ -135,6 +135,9 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 			if late++; late >= mostLate {
 				return false, tooShort(w.lease)
 			}
+			if err := k.past(); err != nil {
+				return false, err
+			}
 		default:
 			e.c.counters.contended.Add(1)
 			return false, nil

@@ -48,7 +48,7 @@ func (c *Client) Close(ctx context.Context) error {
 // tellClosed tells the holders of a key that they hold nothing any more.
 func (e *entry) tellClosed() {
 	e.lock()
-	defer e.unlock()
+	defer e.unlockAside()
 	now := e.c.clock()
 	for _, h := range e.holds {
 		if !h.rec.Lost() {

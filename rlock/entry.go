@@ -31,6 +31,7 @@ type entry struct {
 	turns   []chan struct{} // those who wait for it, in order
 	asking  *flight         // the acquire that is under way, if one is
 	failed  error           // of the last attempt of the request under way
+	handing bool            // that is a release, or a pass
 	passing struct {        // to whom the lock is being passed, if to anyone
 		to *waiter
 		q  *record.Request
@@ -58,8 +59,8 @@ func (e *entry) unlock() {
 	}
 }
 
-// unlockAside is unlock for goroutines that others wait for, the wheel's and those
-// that renew: the callbacks run in another one.
+// unlockAside is unlock for goroutines that others wait for, the wheel's, those that
+// renew and Close: the callbacks run in another one.
 func (e *entry) unlockAside() {
 	after := e.after
 	e.after = nil
@@ -67,17 +68,11 @@ func (e *entry) unlockAside() {
 	if len(after) == 0 {
 		return
 	}
-	run := func() {
+	e.c.spawn(func() { // Close awaits the goroutines that come here before its crew
 		for _, f := range after {
 			tell(e.c.opt.logger, f)
 		}
-	}
-	if e.c.begin() != nil { // Close awaits this goroutine, so it may run them
-		run()
-		return
-	}
-	e.c.spawn(run)
-	e.c.work.Done()
+	})
 }
 
 // later has f called when the critical section is over.

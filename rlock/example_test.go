@@ -132,7 +132,7 @@ func ExampleLock_TryLock() {
 	fmt.Println("first:", got, err)
 
 	// Wait for 50 ms at most.
-	got, err = other.NewLock("report").TryLock(ctx, 50*time.Millisecond, 10*time.Second)
+	got, err = other.NewLock("report").TryLock(ctx, 500*time.Millisecond, 10*time.Second)
 	fmt.Println("second:", got, err)
 
 	// Output:

@@ -26,6 +26,7 @@ type flight struct {
 	queue bool            // leaving: the turn is still to be waited for
 
 	settled bool
+	orphan  bool          // its caller left before
 	done    chan struct{} // closed then; made when somebody waits for it
 
 	verdict record.Verdict
@@ -69,6 +70,11 @@ func detached(ctx context.Context) context.Context {
 func (f *flight) run() {
 	e := f.e
 	defer e.c.work.Done()
+	defer func() {
+		if f.orphan { // nobody else looks whether the entry is still needed
+			e.c.tidy(e)
+		}
+	}()
 	if f.kind == leaving {
 		e.lock()
 		defer e.unlock()
@@ -118,6 +124,7 @@ func (e *entry) await(k *call, f *flight) error {
 	if f.settled {
 		return f.err
 	}
+	f.orphan = true
 	e.rec.Abandon(f.q)
 	switch {
 	case errors.Is(err, ErrClosed):

@@ -19,6 +19,7 @@ import (
 // one owner in several goroutines, with others waiting: each Lock is matched
 // by one Unlock, so at the end nothing is held.
 func TestInterleaving_OneLockCountsAsTwo(t *testing.T) {
+	t.Parallel()
 	c := onShared(t)
 	l := c.NewLock(unique("h1"))
 	var locks, unlocks atomic.Int64
@@ -63,9 +64,10 @@ func TestInterleaving_OneLockCountsAsTwo(t *testing.T) {
 // other goroutines of the process poll with TryLock(0). The holder's
 // renewals are all answered, and it must not be lost.
 func TestInterleaving_PollersKillTheHolder(t *testing.T) {
+	t.Parallel()
 	for _, lat := range []time.Duration{0, 3 * time.Millisecond} {
 		t.Run(lat.String(), func(t *testing.T) {
-			c, p := onProxy(t, WithWatchdogTimeout(600*time.Millisecond))
+			c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
 			p.Latency(lat)
 			l := c.NewLock(unique("h3"))
 			ctx := WithOwner(context.Background(), "holder")
@@ -91,7 +93,7 @@ func TestInterleaving_PollersKillTheHolder(t *testing.T) {
 			select {
 			case <-l.Lost(ctx):
 				lost = true
-			case <-time.After(1500 * time.Millisecond):
+			case <-time.After(2500 * time.Millisecond):
 			}
 			close(stop)
 			wg.Wait()
@@ -104,20 +106,21 @@ func TestInterleaving_PollersKillTheHolder(t *testing.T) {
 // one waiter's attempt gets stuck for longer than the watchdog timeout.
 // Renewals are answered all the time.
 func TestInterleaving_AStuckAttemptOfAnotherKillsTheHolder(t *testing.T) {
-	c, p := onProxy(t, WithWatchdogTimeout(600*time.Millisecond))
+	t.Parallel()
+	c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
 	l := c.NewLock(unique("h3b"))
 	ctx := WithOwner(context.Background(), "holder")
 	require.NoError(t, l.Lock(ctx))
 	rule := p.On(sends(script.Acquire, l), redistest.HoldRequest).Times(0)
 	defer rule.Off()
-	wctx, cancel := context.WithTimeout(WithOwner(context.Background(), "waiter"), 1500*time.Millisecond)
+	wctx, cancel := context.WithTimeout(WithOwner(context.Background(), "waiter"), 2500*time.Millisecond)
 	defer cancel()
 	w := async(func() error { return l.Lock(wctx) })
 	lost := false
 	select {
 	case <-l.Lost(ctx):
 		lost = true
-	case <-time.After(1500 * time.Millisecond):
+	case <-time.After(2500 * time.Millisecond):
 	}
 	s := c.Stats()
 	t.Log(lost, s, fields(t, l.Key()), pttl(t, l.Key()))
@@ -128,6 +131,7 @@ func TestInterleaving_AStuckAttemptOfAnotherKillsTheHolder(t *testing.T) {
 // a re-entry that Redis refused for the moment puts the renewal off beyond
 // the deadline. Redis is well again long before the deadline.
 func TestInterleaving_AFailedReentryStopsRenewal(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
 	l := c.NewLock(unique("h4"))
 	ctx := WithOwner(context.Background(), "holder")
@@ -259,6 +263,7 @@ func TestInterleaving_CloseAsksOnceReply(t *testing.T) {
 
 // a Trace callback for one lock's loss takes a while.
 func TestInterleaving_ASlowLostCallbackKillsOtherHolds(t *testing.T) {
+	t.Parallel()
 	var slow atomic.Bool
 	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond), WithTrace(&Trace{Lost: func(string, Owner, time.Duration, error) {
 		if slow.CompareAndSwap(false, true) {
@@ -277,6 +282,7 @@ func TestInterleaving_ASlowLostCallbackKillsOtherHolds(t *testing.T) {
 
 // an inner Unlock lengthens a fixed lease.
 func TestInterleaving_InnerUnlockLengthensTheLease(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t)
 	l := c.NewLock(unique("h10"))
 	ctx := WithOwner(context.Background(), "a")
@@ -295,6 +301,7 @@ func TestInterleaving_InnerUnlockLengthensTheLease(t *testing.T) {
 
 // the hold is granted while the waiter gives up.
 func TestInterleaving_GrantedAndAnError(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t)
 	l := c.NewLock(unique("h2"))
 	bad := 0
@@ -355,6 +362,7 @@ func TestInterleaving_IsHeldByAnOddName(t *testing.T) {
 
 // Lock failed, so its owner holds nothing.
 func TestInterleaving_IsHeldAfterAnError(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t)
 	l := c.NewLock(unique("h11b"))
 	ctx := WithOwner(context.Background(), "a")
@@ -383,6 +391,7 @@ func TestInterleaving_GoexitInACallback(t *testing.T) {
 
 // the same with sweeps and callers that leave.
 func TestInterleaving_TidyStress(t *testing.T) {
+	t.Parallel()
 	c, _ := onProxy(t, WithWatchdogTimeout(500*time.Millisecond))
 	l := c.NewLock(unique("h6b"))
 	var wg sync.WaitGroup
@@ -411,6 +420,7 @@ func TestInterleaving_TidyStress(t *testing.T) {
 
 // A key is removed while an attempt on it is under way.
 func TestInterleaving_ARemovalDuringAnAttempt(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t, WithWatchdogTimeout(600*time.Millisecond))
 	l := c.NewLock(unique("h15c"))
 	a, b := WithOwner(context.Background(), "a"), WithOwner(context.Background(), "b")
@@ -430,6 +440,7 @@ func TestInterleaving_ARemovalDuringAnAttempt(t *testing.T) {
 
 // Extends whose callers leave must not put the renewal off.
 func TestInterleaving_AbandonedExtendsStopRenewal(t *testing.T) {
+	t.Parallel()
 	c, p := onProxy(t, WithWatchdogTimeout(1500*time.Millisecond))
 	l := c.NewLock(unique("h16"))
 	ctx := WithOwner(context.Background(), "holder")

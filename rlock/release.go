@@ -40,6 +40,7 @@ func (e *entry) release(ctx context.Context, who caller) error {
 	if f.settled {
 		return f.err
 	}
+	f.orphan = true
 	return fmt.Errorf("%w: no answer within %v (%w); the release goes on", ErrUnsettled, e.c.opt.release, err)
 }
 
@@ -78,7 +79,11 @@ func (e *entry) leave(f *flight) {
 // and ends it. f, unless nil, is the Unlock that it settles with what became of
 // from; what happens to the lock after that is no concern of its caller.
 func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *flight) {
-	defer e.endTurn()
+	e.handing = true
+	defer func() {
+		e.handing = false
+		e.endTurn()
+	}()
 	for {
 		c := e.c
 		w := e.next(pass)

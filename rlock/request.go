@@ -39,7 +39,8 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 		if fate == script.Unknown {
 			e.rec.Unanswered(q)
 		}
-		stop := fate == script.Refused || q.Abandoned()
+		// A pass goes on without the next owner: it ends a hold too.
+		stop := fate == script.Refused || q.Abandoned() && q.Op != record.Pass
 		doubtful := q.Doubtful()
 		e.mu.Unlock()
 		pause := backoff(try)

@@ -10,7 +10,8 @@ import (
 // skipped. They are called without any lock of this package held, each in a
 // goroutine of its own, so they must be safe for concurrent use and quick. Inside
 // one the calling goroutine is nobody's owner: take the one it is told along with
-// WithOwner. A panic in one is recovered and logged.
+// WithOwner. Close waits for callbacks, so one must not call it and wait. A panic in
+// one is recovered and logged.
 type Trace struct {
 	// Waiting: the lock was not free, and o begins to wait.
 	Waiting func(lock string, o Owner)

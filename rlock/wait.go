@@ -42,6 +42,9 @@ func (e *entry) acquire(k *call, w *waiter, once bool) (bool, error) {
 	if got {
 		return true, nil
 	}
+	if err != nil && e.c.isClosing() {
+		err = both(ErrClosed, err) // that is why it was not tried again
+	}
 	e.c.counters.failed.Add(1)
 	if f := e.c.opt.trace.Failed; f != nil {
 		waited := time.Since(w.began)
@@ -58,6 +61,9 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		return e.try(k, w)
 	}
 	w.found = e.found
+	if e.rec.Live(e.c.clock()) != nil || e.handing {
+		w.found-- // one of ours has it, which counts as having found it taken
+	}
 	e.gate.Join(&w.place)
 	defer e.quit(w)
 	late, tried := 0, false
