@@ -31,7 +31,6 @@ type entry struct {
 	turns   []chan struct{} // those who wait for it, in order
 	asking  *flight         // the acquire that is under way, if one is
 	failed  error           // of the last attempt of the request under way
-	handing bool            // that is a release, or a pass
 	passing struct {        // to whom the lock is being passed, if to anyone
 		to *waiter
 		q  *record.Request
@@ -113,7 +112,7 @@ func (e *entry) takeTurn(k *call) error {
 	}
 	turn := make(chan struct{})
 	e.turns = append(e.turns, turn)
-	e.unlock()
+	e.unlockAside() // whoever runs callbacks cannot take the turn when it comes
 	err := k.wait(turn)
 	e.lock()
 	if err == nil {

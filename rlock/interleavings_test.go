@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/script"
 )
 
-// one owner in several goroutines, with others waiting: each Lock is matched
+// One owner in several goroutines, with others waiting: each Lock is matched
 // by one Unlock, so at the end nothing is held.
 func TestInterleaving_OneLockCountsAsTwo(t *testing.T) {
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestInterleaving_OneLockCountsAsTwo(t *testing.T) {
 	free(t, l.Key())
 }
 
-// other goroutines of the process poll with TryLock(0). The holder's
+// Other goroutines of the process poll with TryLock(0). The holder's
 // renewals are all answered, and it must not be lost.
 func TestInterleaving_PollersKillTheHolder(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestInterleaving_PollersKillTheHolder(t *testing.T) {
 	}
 }
 
-// one waiter's attempt gets stuck for longer than the watchdog timeout.
+// One waiter's attempt gets stuck for longer than the watchdog timeout.
 // Renewals are answered all the time.
 func TestInterleaving_AStuckAttemptOfAnotherKillsTheHolder(t *testing.T) {
 	t.Parallel()
@@ -128,7 +128,7 @@ func TestInterleaving_AStuckAttemptOfAnotherKillsTheHolder(t *testing.T) {
 	require.False(t, lost)
 }
 
-// a re-entry that Redis refused for the moment puts the renewal off beyond
+// A re-entry that Redis refused for the moment puts the renewal off beyond
 // the deadline. Redis is well again long before the deadline.
 func TestInterleaving_AFailedReentryStopsRenewal(t *testing.T) {
 	t.Parallel()
@@ -152,7 +152,7 @@ func TestInterleaving_AFailedReentryStopsRenewal(t *testing.T) {
 	}
 }
 
-// keys x and {x} have one channel.
+// Keys x and {x} have one channel.
 func TestInterleaving_TwoKeysOneChannel(t *testing.T) {
 	c := onShared(t)
 	name := unique("h5")
@@ -180,7 +180,7 @@ func TestInterleaving_TwoKeysOneChannel(t *testing.T) {
 	require.Less(t, took, time.Second)
 }
 
-// a late tidy of a forgotten entry.
+// A late tidy of a forgotten entry.
 func TestInterleaving_TidyForgetsAnotherEntry(t *testing.T) {
 	c := onShared(t, WithWatchdogTimeout(300*time.Millisecond))
 	l := c.NewLock(unique("h6"))
@@ -196,7 +196,7 @@ func TestInterleaving_TidyForgetsAnotherEntry(t *testing.T) {
 	require.NoError(t, l.Unlock(ctx))
 }
 
-// inner Unlock beside a renewal.
+// Inner Unlock beside a renewal.
 func TestInterleaving_RaceInnerUnlock(t *testing.T) {
 	c := onShared(t)
 	l := c.NewLock(unique("h7"))
@@ -261,7 +261,7 @@ func TestInterleaving_CloseAsksOnceReply(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// a Trace callback for one lock's loss takes a while.
+// A Trace callback for one lock's loss takes a while.
 func TestInterleaving_ASlowLostCallbackKillsOtherHolds(t *testing.T) {
 	t.Parallel()
 	var slow atomic.Bool
@@ -280,7 +280,7 @@ func TestInterleaving_ASlowLostCallbackKillsOtherHolds(t *testing.T) {
 	require.NotZero(t, v)
 }
 
-// an inner Unlock lengthens a fixed lease.
+// An inner Unlock lengthens a fixed lease.
 func TestInterleaving_InnerUnlockLengthensTheLease(t *testing.T) {
 	t.Parallel()
 	c, p := onProxy(t)
@@ -299,7 +299,7 @@ func TestInterleaving_InnerUnlockLengthensTheLease(t *testing.T) {
 	require.Less(t, end, 3*time.Second)
 }
 
-// the hold is granted while the waiter gives up.
+// The hold is granted while the waiter gives up.
 func TestInterleaving_GrantedAndAnError(t *testing.T) {
 	t.Parallel()
 	c, p := onProxy(t)
@@ -377,7 +377,7 @@ func TestInterleaving_IsHeldAfterAnError(t *testing.T) {
 	require.False(t, held)
 }
 
-// testify's require in a Trace callback.
+// Testify's require in a Trace callback.
 func TestInterleaving_GoexitInACallback(t *testing.T) {
 	c := onShared(t, WithTrace(&Trace{Acquired: func(string, Owner, time.Duration) { runtime.Goexit() }}))
 	l := c.NewLock(unique("h13"))
@@ -389,7 +389,7 @@ func TestInterleaving_GoexitInACallback(t *testing.T) {
 	recv(t, done, "the goroutine")
 }
 
-// the same with sweeps and callers that leave.
+// A late tidy, beside sweeps and callers that leave.
 func TestInterleaving_TidyStress(t *testing.T) {
 	t.Parallel()
 	c, _ := onProxy(t, WithWatchdogTimeout(500*time.Millisecond))
@@ -459,4 +459,213 @@ func TestInterleaving_AbandonedExtendsStopRenewal(t *testing.T) {
 		}
 	}
 	require.NoError(t, l.Unlock(ctx))
+}
+
+func own(o string) context.Context { return WithOwner(context.Background(), Owner(o)) }
+
+// The wait is over while the lock passes from one to another: both had it.
+func TestInterleaving_TheWaitIsOverDuringAHandOver(t *testing.T) {
+	c, p := onProxy(t)
+	l := c.NewLock(unique("u1d"))
+	a := own("a")
+	require.NoError(t, l.Lock(a))
+	w1 := async(func() error { return l.Lock(own("w1")) })
+	waitForWaiters(t, c, 1)
+	time.Sleep(100 * time.Millisecond)
+	type res struct {
+		ok  bool
+		err error
+	}
+	w2 := async(func() res { ok, err := l.TryLock(own("w2"), 300*time.Millisecond, 0); return res{ok, err} })
+	waitForWaiters(t, c, 2)
+	time.Sleep(250 * time.Millisecond) // "a" held it all the time
+	p.On(sends(script.Pass, l), redistest.DelayReply(150*time.Millisecond))
+	require.NoError(t, l.Unlock(a))
+	r := recv(t, w2, "w2")
+	require.NoError(t, recv(t, w1, "w1"))
+	require.NoError(t, l.Unlock(own("w1")))
+	require.NoError(t, r.err)
+	require.False(t, r.ok)
+}
+
+// A waiter's cancellation must not make the Unlock of the holder fail.
+func TestInterleaving_ACancelledWaiterFailsTheUnlock(t *testing.T) {
+	c, p := onProxy(t)
+	l := c.NewLock(unique("u2"))
+	a := own("a")
+	require.NoError(t, l.Lock(a))
+	wctx, cancel := context.WithCancel(own("w"))
+	w := async(func() error { return l.Lock(wctx) })
+	waitForWaiters(t, c, 1)
+	down := p.On(sends(script.Pass, l), redistest.Reply("-LOADING Redis is loading the dataset in memory\r\n")).Times(0)
+	un := async(func() error { return l.Unlock(a) })
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	require.Error(t, recv(t, w, "w"))
+	time.Sleep(50 * time.Millisecond)
+	down.Off()
+	require.NoError(t, recv(t, un, "unlock"))
+}
+
+// TryLock without a wait while the client closes.
+func TestInterleaving_TryLockDuringClose(t *testing.T) {
+	c, p := onProxy(t)
+	l := c.NewLock(unique("u3"))
+	rule := p.On(sends(script.Acquire, l), redistest.HoldReply)
+	done := async(func() error { _, err := l.TryLock(own("a"), 0, 0); return err })
+	rule.WaitExecuted(t, 1)
+	cl := async(func() error { return c.Close(context.Background()) })
+	eventually(t, c.isClosing, "closing")
+	rule.Off()
+	err := recv(t, done, "trylock")
+	t.Log(err, c.Stats().Attempts)
+	require.NoError(t, recv(t, cl, "close"))
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A Lock whose attempts fail when the client closes.
+func TestInterleaving_LockErrorDuringClose(t *testing.T) {
+	for name, ctx := range map[string]context.Context{"endless": own("a"), "bounded": func() context.Context {
+		ctx, cancel := context.WithTimeout(own("a"), time.Minute)
+		t.Cleanup(cancel)
+		return ctx
+	}()} {
+		t.Run(name, func(t *testing.T) {
+			c, p := onProxy(t)
+			l := c.NewLock(unique("u4"))
+			rule := p.On(sends(script.Acquire, l), redistest.Reply("-LOADING Redis is loading the dataset in memory\r\n")).Times(0)
+			done := async(func() error { return l.Lock(ctx) })
+			rule.WaitCount(t, 2)
+			require.NoError(t, c.Close(context.Background()))
+			err := recv(t, done, "lock")
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	}
+}
+
+// Close with a slow Lost callback.
+func TestInterleaving_CloseBehindACallback(t *testing.T) {
+	block := make(chan struct{})
+	c := onShared(t, WithTrace(&Trace{Lost: func(string, Owner, time.Duration, error) { <-block }}))
+	a, b := c.NewLock(unique("u5")), c.NewLock(unique("u5"))
+	ctx := own("a")
+	require.NoError(t, a.Lock(ctx))
+	require.NoError(t, b.Lock(ctx))
+	lostA, lostB := a.Lost(ctx), b.Lost(ctx)
+	cctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	cl := async(func() error { return c.Close(cctx) })
+	time.Sleep(1500 * time.Millisecond)
+	both, left, ret := isClosed(lostA) && isClosed(lostB), max(a.Validity(ctx), b.Validity(ctx)), len(cl) == 1
+	keys := exists(t, a.Key()) || exists(t, b.Key())
+	close(block)
+	<-cl
+	t.Log("both told:", both, "validity of one:", left, "Close returned:", ret, "keys stand:", keys)
+	require.True(t, both && left == 0 && ret)
+}
+
+// Entries that nobody forgets.
+func TestInterleaving_EntriesLeak(t *testing.T) {
+	c, p := onProxy(t, WithReleaseTimeout(10*time.Millisecond))
+	p.Latency(20 * time.Millisecond)
+	c.mu.Lock()
+	before := len(c.entries)
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			l := c.NewLock(unique("u6"))
+			if l.Lock(own("a")) == nil {
+				if err := l.Unlock(own("a")); !errors.Is(err, ErrUnsettled) {
+					t.Log(err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	time.Sleep(500 * time.Millisecond)
+	c.mu.Lock()
+	after := len(c.entries)
+	burned := 0
+	for _, e := range c.entries {
+		e.mu.Lock()
+		if idle, b := e.idle(); b || !idle {
+			burned++
+		}
+		e.mu.Unlock()
+	}
+	c.mu.Unlock()
+	t.Log("entries", before, after, "burned", burned)
+	require.LessOrEqual(t, after, before)
+}
+
+func TestInterleaving_SilentRelease(t *testing.T) {
+	c, p := onProxy(t, WithReleaseTimeout(50*time.Millisecond))
+	l := c.NewLock(unique("s1"))
+	require.NoError(t, l.Lock(own("a")))
+	r := p.On(redistest.HasArg(l.Key()), redistest.HoldReply).Times(0)
+	require.ErrorIs(t, l.Unlock(own("a")), ErrUnsettled)
+	ok, err := l.TryLock(own("b"), 300*time.Millisecond, 0)
+	t.Log(ok, err, "stands", fields(t, l.Key()))
+	r.Off()
+	require.ErrorIs(t, err, ErrUnsettled)
+}
+
+// The lock is being passed to w itself, and that is not answered when its wait is over.
+func TestInterleaving_UnansweredPassToMe(t *testing.T) {
+	c, p := onProxy(t)
+	l := c.NewLock(unique("s2"))
+	require.NoError(t, l.Lock(own("a")))
+	type res struct {
+		ok  bool
+		err error
+	}
+	w := async(func() res { ok, err := l.TryLock(own("b"), 400*time.Millisecond, 0); return res{ok, err} })
+	waitForWaiters(t, c, 1)
+	r := p.On(sends(script.Pass, l), redistest.HoldReply)
+	un := async(func() error { return l.Unlock(own("a")) })
+	got := recv(t, w, "w")
+	t.Log(got, fields(t, l.Key()))
+	r.Off()
+	require.NoError(t, recv(t, un, "unlock"))
+	require.ErrorIs(t, got.err, ErrUnsettled)
+}
+
+// A callback that asks for the key, run by a goroutine that waits for its turn.
+func TestInterleaving_CallbackInTakeTurn(t *testing.T) {
+	var l *Lock
+	took := make(chan string, 4)
+	c, p := onProxy(t, WithTrace(&Trace{Lost: func(_ string, o Owner, _ time.Duration, _ error) {
+		began := time.Now()
+		cctx, cancel := context.WithTimeout(own("again"), 10*time.Second)
+		defer cancel()
+		err := l.Lock(cctx)
+		ok := err == nil
+		took <- fmt.Sprint(time.Since(began), ok, err)
+		if ok {
+			_ = l.Unlock(own("again"))
+		}
+	}}))
+	l = c.NewLock(unique("u8"))
+	a := own("a")
+	require.NoError(t, l.LockLease(a, 300*time.Millisecond))
+	e := c.find(l.Key())
+	defer c.leave(e)
+	// somebody's request is on its way for a moment
+	p.On(sends(script.Acquire, l), redistest.DelayReply(350*time.Millisecond))
+	x := async(func() error { _, err := l.TryLock(own("x"), 0, 0); return err })
+	eventually(t, func() bool { e.lock(); defer e.unlock(); return e.asking != nil }, "asking")
+	// the owner comes back in the very millisecond: found by the caller, not by the wheel
+	e.lock()
+	h := e.hold("a")
+	c.dog.Drop(&h.lease)
+	e.unlock()
+	time.Sleep(310 * time.Millisecond)
+	began := time.Now()
+	err := l.Lock(a)
+	lt := time.Since(began)
+	t.Log("lock took", lt, err, <-x, <-took)
+	require.Less(t, lt, time.Second)
 }

@@ -79,11 +79,7 @@ func (e *entry) leave(f *flight) {
 // and ends it. f, unless nil, is the Unlock that it settles with what became of
 // from; what happens to the lock after that is no concern of its caller.
 func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *flight) {
-	e.handing = true
-	defer func() {
-		e.handing = false
-		e.endTurn()
-	}()
+	defer e.endTurn()
 	for {
 		c := e.c
 		w := e.next(pass)
@@ -112,6 +108,7 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			e.wakeHead()
 			return
 		}
+		e.found++ // until this answer it was ours
 		verdict, _ := e.rec.Answer(q, r.yes, now)
 		if e.rec.Strays(now) {
 			e.sweepLater()

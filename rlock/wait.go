@@ -61,7 +61,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		return e.try(k, w)
 	}
 	w.found = e.found
-	if e.rec.Live(e.c.clock()) != nil || e.handing {
+	if e.rec.Live(e.c.clock()) != nil {
 		w.found-- // one of ours has it, which counts as having found it taken
 	}
 	e.gate.Join(&w.place)
@@ -128,6 +128,7 @@ func (e *entry) verdictOn(w *waiter, err error) error {
 	switch {
 	case !errors.Is(err, errOver) || errors.Is(err, ErrUnsettled):
 		return err
+	case e.passing.to == w: // it may have the lock this moment
 	case e.found != w.found || e.rec.Live(e.c.clock()) != nil:
 		return nil
 	}

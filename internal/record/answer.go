@@ -38,7 +38,7 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
 	case q.Op == Release:
 		return r.released(q, yes, now), nil
 	case !yes && q.Op == Pass:
-		r.settle(q.fields()...)
+		r.settle(q)
 		r.late(q)
 		return r.gone(q.From, now), nil
 	case !yes:
@@ -47,7 +47,7 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
 	}
 
 	var gone *Hold
-	r.settle(q.fields()...)
+	r.settle(q)
 	if q.Op == Acquire {
 		if gone = r.anyLive(); gone != nil {
 			gone.state = lost
@@ -97,7 +97,7 @@ func (r *Record) watch(now Instant, ttl time.Duration) Instant {
 // late notes that an unanswered copy of q may still make its field.
 func (r *Record) late(q *Request) {
 	if q.doubtful && (q.Op == Acquire || q.Op == Pass) {
-		r.stray(q.Hold.Field, q.Hold.stands, true)
+		r.stray(q.Hold.Field, q.Hold.stands, q.Hold.stands.Add(-q.TTL))
 	}
 }
 
@@ -177,7 +177,7 @@ func (r *Record) judge(h *Hold, there bool, now Instant) Verdict {
 }
 
 func (r *Record) released(q *Request, yes bool, now Instant) Verdict {
-	r.settle(q.fields()...)
+	r.settle(q)
 	if q.Hold == nil || yes {
 		return Released
 	}

@@ -12,7 +12,8 @@
 //  4. Own fields that may stand in Redis without a live hold are strays. An
 //     acquire names them and takes over from them; a sweep removes them. They
 //     are remembered for as long as they may stand: a copy may come for a
-//     watchdog timeout after its request ended, and its field for a TTL more.
+//     watchdog timeout after its request ended, and its field for a TTL more. An
+//     answer settles those it named that no copy could still make when it was sent.
 //  5. A hold counts from before its request was sent, less a margin. Lost is for
 //     good: no late answer revives it.
 //  6. The answer to a renewal speaks for the moment it was sent, and for the hold
@@ -56,7 +57,7 @@ type Record struct {
 type stray struct {
 	field string
 	until Instant // it cannot matter after that
-	late  bool    // a request on its way may still create it: no answer settles it
+	comes Instant // a request on its way may still create it until then; zero if none is
 }
 
 // mostBurned bounds the list of burned fields. Beyond it every new field takes
@@ -133,7 +134,7 @@ func (r *Record) Lose(h *Hold, now Instant) {
 }
 
 // left notes that the field of h may stand without it.
-func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, false) }
+func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, Instant{}) }
 
 // field is the field for a new hold of owner; it is not but.
 //
@@ -195,17 +196,19 @@ func (r *Record) Knows(field, owner string) bool {
 		r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
 }
 
-func (r *Record) stray(field string, until Instant, late bool) {
+func (r *Record) stray(field string, until, comes Instant) {
 	for i, s := range r.strays {
 		if s.field == field {
-			r.strays[i].late = s.late || late
+			if comes.Mono > s.comes.Mono {
+				r.strays[i].comes = comes
+			}
 			if until.Mono > s.until.Mono {
 				r.strays[i].until = until
 			}
 			return
 		}
 	}
-	r.strays = append(r.strays, stray{field, until, late})
+	r.strays = append(r.strays, stray{field, until, comes})
 }
 
 // strayFields lists the strays, each once, without the fields that a request is
@@ -227,10 +230,11 @@ func (r *Record) inUse(field string) bool {
 	})
 }
 
-// settle drops the strays that an answered request named.
-func (r *Record) settle(named ...string) {
+// settle drops the strays that an answered request named, but for those that a
+// request on its way might still create after it was sent.
+func (r *Record) settle(q *Request) {
 	r.strays = slices.DeleteFunc(r.strays, func(s stray) bool {
-		return !s.late && slices.Contains(named, s.field)
+		return (s.comes == Instant{} || s.comes.Mono < q.sent.Mono) && q.names(s.field)
 	})
 }
 

@@ -1,6 +1,9 @@
 package record
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Op is what a request asks of Redis.
 type Op uint8
@@ -176,3 +179,6 @@ func (q *Request) fields() []string {
 	}
 	return append([]string{q.Hold.Field}, q.Found...)
 }
+
+// names tells whether q names field.
+func (q *Request) names(field string) bool { return slices.Contains(q.fields(), field) }
