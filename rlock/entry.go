@@ -158,7 +158,7 @@ func (e *entry) yield(told int) {
 	w := e.gate.First()
 	switch {
 	case w == nil:
-	case e.sub != nil && told == 1:
+	case told == 0 || told == 1 && e.sub != nil:
 		e.wakeHead()
 	default:
 		e.asked, e.yields = time.Now().Add(15*time.Millisecond+rand.N(10*time.Millisecond)), true
