@@ -499,10 +499,10 @@ func TestInterleaving_ACancelledWaiterFailsTheUnlock(t *testing.T) {
 	waitForWaiters(t, c, 1)
 	down := p.On(sends(script.Pass, l), redistest.Reply("-LOADING Redis is loading the dataset in memory\r\n")).Times(0)
 	un := async(func() error { return l.Unlock(a) })
-	time.Sleep(50 * time.Millisecond)
+	down.WaitCount(t, 2)
 	cancel()
 	require.Error(t, recv(t, w, "w"))
-	time.Sleep(50 * time.Millisecond)
+	down.WaitCount(t, down.Count()+2)
 	down.Off()
 	require.NoError(t, recv(t, un, "unlock"))
 }
@@ -585,20 +585,11 @@ func TestInterleaving_EntriesLeak(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	time.Sleep(500 * time.Millisecond)
-	c.mu.Lock()
-	after := len(c.entries)
-	burned := 0
-	for _, e := range c.entries {
-		e.mu.Lock()
-		if idle, b := e.idle(); b || !idle {
-			burned++
-		}
-		e.mu.Unlock()
-	}
-	c.mu.Unlock()
-	t.Log("entries", before, after, "burned", burned)
-	require.LessOrEqual(t, after, before)
+	eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.entries) <= before
+	}, "the entries are forgotten")
 }
 
 func TestInterleaving_SilentRelease(t *testing.T) {

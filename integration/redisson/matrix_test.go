@@ -226,7 +226,7 @@ func (m *match) ends(c <-chan outcome, what string) outcome {
 		return o
 	case <-time.After(waitLimit):
 		m.Fatalf("not within %v: %s", waitLimit, what)
-		panic("unreachable")
+		panic("bug: the test went on after it failed")
 	}
 }
 
