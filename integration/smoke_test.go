@@ -101,7 +101,7 @@ func TestOwnServers(t *testing.T) {
 			t.Parallel()
 			s, err := start(t.Logf, []starter{way}, "--maxmemory", "12mb")
 			if errors.Is(err, errNoRedis) {
-				t.Skip("not here")
+				t.Skipf("needs a Redis by %s, and this machine has none", kind)
 			}
 			require.NoError(t, err)
 			t.Cleanup(s.backend.Close)
@@ -184,7 +184,7 @@ func TestServerDiesWithItsProcess(t *testing.T) {
 		t.Skip("only Linux ties a child's life to its parent's")
 	}
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip(err)
+		t.Skipf("needs a redis-server: %v", err)
 	}
 	c := StartChild(t, "parent", nil)
 	var addr string

@@ -39,8 +39,8 @@ type entry struct {
 	sub    *pubsub.Subscription // while somebody waits; its wake-ups are the head's
 	found  uint64               // how often the lock was found taken, or given to one of ours
 	asked  time.Time            // the head need not ask again before that
+	yields bool                 // until asked it does not listen to messages either
 	woken  uint64               // how often it was told to ask at once
-	yields bool                 // until then it does not listen to messages either
 	sweeps *sweep               // while own fields may stand that no hold uses
 
 	after []func() // callbacks for unlock to run
