@@ -266,21 +266,22 @@ func result[T any](t testing.TB, d time.Duration, c <-chan T, what string) T {
 }
 
 // wait begins a Lock of o, in the client that is hit, that has to wait: it
-// returns when it has asked for the last time before it sleeps.
+// returns when Redis has answered the last request before it sleeps.
 func (s *scene) wait(o rlock.Owner) <-chan error {
 	s.Helper()
 	before, held := s.c.Stats().Waiting, s.c.Stats().Held > 0
-	asked, ask := s.sent(script.Acquire), 2 // before it subscribes, and after
+	ask := 2 // before it subscribes, and after
 	if held {
 		ask = 1 // it need not ask before
 	}
 	if before > 0 {
 		ask = 0 // only the head of the line asks
 	}
+	watch := s.hit(script.Acquire, redistest.Action{}).Times(0)
 	got := inBackground(func() error { return s.l.Lock(s.as(o)) })
-	s.eventually(func() bool {
-		return s.c.Stats().Waiting == before+1 && s.sent(script.Acquire) >= asked+ask
-	}, "%s waits", o)
+	watch.WaitExecuted(s, ask)
+	watch.Off()
+	s.eventually(func() bool { return s.c.Stats().Waiting == before+1 }, "%s waits", o)
 	return got
 }
 
