@@ -31,9 +31,22 @@ var passing = []string{
 	"BUSY ", "NOREPLICAS ", "MISCONF ", "max number of clients",
 }
 
+// redirects are answers of a node that does not serve the key; go-redis has
+// followed as many as it may. nowhere is what go-redis says, without having sent
+// anything, when it knows no node to send to.
+var (
+	redirects = []string{"MOVED ", "ASK "}
+	nowhere   = []string{"redis: all ring shards are down", "redis: cluster has no nodes"}
+)
+
 func fateOf(err error) Fate {
 	if errors.Is(err, redis.ErrClosed) {
 		return Refused
+	}
+	for _, text := range nowhere {
+		if strings.HasPrefix(err.Error(), text) {
+			return NotRun
+		}
 	}
 	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
 		return NotRun
@@ -45,6 +58,11 @@ func fateOf(err error) Fate {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.Is(err, redis.Nil) {
 		return Unknown
+	}
+	for _, word := range redirects {
+		if strings.HasPrefix(reply.Error(), word) {
+			return NotRun
+		}
 	}
 	for _, word := range passing {
 		if strings.Contains(reply.Error(), word) {

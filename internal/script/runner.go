@@ -13,7 +13,15 @@ import (
 // NOSCRIPT the text follows, because NOSCRIPT proves that nothing ran.
 type Runner struct {
 	Client redis.UniversalClient
-	Sent   atomic.Uint64 // script calls sent so far
+	Pipes  redis.UniversalClient // for pipelines; nil: Client
+	Sent   atomic.Uint64         // script calls sent so far
+}
+
+func (r *Runner) pipes() redis.UniversalClient {
+	if r.Pipes != nil {
+		return r.Pipes
+	}
+	return r.Client
 }
 
 // Answer is what came of one script call.
@@ -30,13 +38,21 @@ type Answer struct {
 // call is a matter of that client: go-redis looks at a deadline only with
 // ContextTimeoutEnabled, and never at a cancellation.
 func (r *Runner) Send(ctx context.Context, s *Script, numKeys int, words ...any) Answer {
-	cmd := r.command(ctx, evalsha, s.sha, numKeys, words)
-	err := r.Client.Process(ctx, cmd)
+	cmd, err := r.process(ctx, evalsha, s.sha, numKeys, words)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = r.command(ctx, eval, s.text, numKeys, words)
-		err = r.Client.Process(ctx, cmd)
+		cmd, err = r.process(ctx, eval, s.text, numKeys, words)
 	}
 	return answerOf(s, cmd, err)
+}
+
+// process sends one command. A deferred autopipeliner returns from Process before
+// it is answered, Err is when it is.
+func (r *Runner) process(ctx context.Context, verb, what any, numKeys int, words []any) (*command, error) {
+	cmd := r.command(ctx, verb, what, numKeys, words)
+	if err := r.Client.Process(ctx, cmd); err != nil {
+		return cmd, err
+	}
+	return cmd, cmd.Err()
 }
 
 // SendApart is Send over the connections that go-redis keeps for pipelines, so
@@ -44,7 +60,7 @@ func (r *Runner) Send(ctx context.Context, s *Script, numKeys int, words ...any)
 func (r *Runner) SendApart(ctx context.Context, s *Script, numKeys int, words ...any) Answer {
 	send := func(verb, what any) (*command, error) {
 		cmd := r.command(ctx, verb, what, numKeys, words)
-		_, err := r.Client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, err := r.pipes().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			return pipe.Process(ctx, cmd)
 		})
 		return cmd, err
