@@ -20,18 +20,19 @@ import (
 // concurrent use. It starts goroutines with the first hold and the first waiter,
 // none per hold; a few stay idle for the next requests. Close ends them all.
 type Client struct {
-	rdb    redis.UniversalClient
-	runner script.Runner
-	opt    options
-	rules  record.Rules
-	dog    *watchdog.Watchdog[kept]
-	hub    *pubsub.Hub
+	redis   backend
+	runner  script.Runner
+	opt     options
+	rules   record.Rules
+	dog     *watchdog.Watchdog[kept]
+	sharded *sharding
+	hub     channels
 
 	counters    counters
 	serial      atomic.Uint64 // numbers of fields after burned ones
-	singly      atomic.Bool   // renew each key in a call of its own: the server is a cluster
+	singly      atomic.Bool   // a call may name one key only
 	numbered    atomic.Bool   // too many keys have burned fields: every new field takes a number
-	readTimeout time.Duration // rdb's, or 3 s when it has none
+	readTimeout time.Duration // of redis, or 3 s when it has none
 	start       time.Time     // origin of record.Instant.Mono
 	clock       func() record.Instant
 
@@ -56,13 +57,20 @@ type kept interface{ due() }
 // New returns a client that keeps its locks on rdb, which stays the caller's:
 // Close does not close it. It sends nothing.
 //
-// rdb must be a *redis.Client, for one server or behind Sentinel. Its pool serves
-// the locks: a request waits for a free connection as any other command does.
+// rdb is a *redis.Client, for one server or behind Sentinel, a *redis.ClusterClient,
+// a *redis.AutoPipeliner, or a *redis.Ring, which excludes others only as long as
+// all its clients agree on which shards are up: see LIMITATIONS. An implementation
+// of one's own has to send a script to the server of its first key. Behind an
+// AutoPipeliner New cannot see a cluster: give it the ClusterClient and
+// WithAutoPipeline instead.
+//
+// rdb's pool serves the locks: a request waits for a free connection as any other
+// command does. Renewals use the connections that go-redis keeps for pipelines.
 // MaxRetries does not matter, requests are repeated by this package.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	node, err := plain(rdb)
+	node, err := backendOf(rdb)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("rlock: New: %w", err)
 	}
 	opt := defaults()
 	for _, o := range opts {
@@ -74,9 +82,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		}
 	}
 	c := &Client{
-		rdb:         rdb,
+		redis:       node,
 		opt:         opt,
-		readTimeout: node.Options().ReadTimeout,
+		readTimeout: node.readTimeout,
 		start:       time.Now(),
 		closing:     make(chan struct{}),
 		entries:     map[string]*entry{},
@@ -84,7 +92,15 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if c.readTimeout <= 0 {
 		c.readTimeout = leastPatience
 	}
-	c.runner.Client = rdb
+	if c.runner.Client, err = node.sender(opt.autoPipeline); err != nil {
+		return nil, fmt.Errorf("rlock: New: %w", err)
+	}
+	c.runner.Pipes = rdb
+	c.singly.Store(!node.oneServer)
+	if node.ring() {
+		opt.logger.Warn("rlock: a Ring moves the names of a shard that it finds down to others, " +
+			"and other clients may see that differently: then two owners hold one lock")
+	}
 	c.watchdogWord = millis(opt.watchdog)
 	c.clock = func() record.Instant {
 		now := time.Now()
@@ -104,8 +120,8 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		Expired: func(l *watchdog.Lease[kept]) { l.Hold.due() },
 		Logger:  opt.logger,
 	})
-	c.hub = pubsub.New(pubsub.Config{
-		Open: func(ctx context.Context) pubsub.Conn { return rdb.Subscribe(ctx) },
+	c.sharded = newSharding(&c.redis, opt.sharded)
+	c.hub = newChannels(&c.redis, c.sharded, pubsub.Config{
 		// A key has one subscription here, its head's. But "x" and "{x}" have one
 		// channel, as in Redisson: the message is for either.
 		Broadcast:   func(string) bool { return true },
@@ -113,17 +129,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		Logger:      opt.logger,
 	})
 	return c, nil
-}
-
-func plain(rdb redis.UniversalClient) (*redis.Client, error) {
-	node, ok := rdb.(*redis.Client)
-	switch {
-	case rdb == nil || ok && node == nil:
-		return nil, errors.New("rlock: New: the Redis client is nil; make one with redis.NewClient")
-	case !ok:
-		return nil, fmt.Errorf("rlock: New: %T is not supported yet; use a *redis.Client", rdb)
-	}
-	return node, nil
 }
 
 // ID is the client's id: the first half of every owner field that it writes.

@@ -94,7 +94,7 @@ func TestClose_AfterIt(t *testing.T) {
 	require.Empty(t, p.Counts(), "nothing is sent")
 	require.NoError(t, c.Close(ctx), "a second Close is harmless")
 	require.NoError(t, rdb.Ping(ctx).Err())
-	require.NoError(t, c.rdb.Ping(ctx).Err(), "rdb is the caller's")
+	require.NoError(t, c.redis.rdb.Ping(ctx).Err(), "rdb is the caller's")
 	require.Zero(t, c.Stats().Held)
 
 	ended, cancel := context.WithCancel(ctx)
@@ -140,7 +140,7 @@ func TestEND1_TwoHundredHolds(t *testing.T) {
 	require.Equal(t, 200, c.Stats().Held)
 	require.NoError(t, c.Close(ctx))
 	require.Empty(t, rdb.Keys(ctx, prefix+":*").Val())
-	require.NoError(t, c.rdb.Close())
+	require.NoError(t, c.redis.rdb.Close())
 	goleak.VerifyNone(t, ignore, goredis)
 }
 
@@ -164,7 +164,7 @@ func TestEND4_NothingStaysBehind(t *testing.T) {
 	require.NoError(t, c.Close(ctx))
 	require.ErrorIs(t, recv(t, waiter, "the waiter"), ErrClosed)
 	eventually(t, func() bool { return rdb.PubSubNumSub(ctx, channel).Val()[channel] == 0 }, "no subscription")
-	require.NoError(t, c.rdb.Close())
+	require.NoError(t, c.redis.rdb.Close())
 	goleak.VerifyNone(t, ignore, goredis)
 }
 

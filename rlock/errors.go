@@ -36,7 +36,8 @@ var (
 	ErrMaxHold = errors.New("rlock: longest hold time reached")
 
 	// ErrInvalidName: the name is empty or longer than 1,024 bytes, after
-	// mapping. Nothing was sent.
+	// mapping, or a cluster would keep its key and its channel in different slots.
+	// Nothing was sent.
 	ErrInvalidName = errors.New("rlock: invalid lock name")
 
 	// ErrInvalidLease: the lease is out of range, or shorter than the round trip

@@ -2,12 +2,9 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/script"
 )
@@ -31,8 +28,8 @@ type Holder struct {
 // IsLocked asks Redis whether anybody holds the lock.
 func (l *Lock) IsLocked(ctx context.Context) (bool, error) {
 	return ask(ctx, l, "is locked", func(ctx context.Context, _ Owner) (bool, error) {
-		n, err := l.c.rdb.HLen(ctx, l.key).Result()
-		return n > 0, err
+		_, fields, err := l.c.runner.Read(ctx, l.keys.key)
+		return len(fields) > 0, err
 	})
 }
 
@@ -75,12 +72,13 @@ func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
 		return 0, nil
 	}
 	asked := field
-	text, err := l.c.rdb.HGet(ctx, l.key, asked).Result()
-	if errors.Is(err, redis.Nil) {
-		return 0, nil
-	}
+	_, fields, err := l.c.runner.Read(ctx, l.keys.key)
 	if err != nil {
 		return 0, err
+	}
+	text, stands := fields[asked]
+	if !stands {
+		return 0, nil
 	}
 	// Redis took a moment: the hold may be lost, or another one, by now.
 	if l.lookAt(o, look); lost || field != asked {
@@ -108,27 +106,19 @@ func (l *Lock) knows(field string, o Owner) bool {
 
 // read is one consistent look at the key.
 func (l *Lock) read(ctx context.Context, _ Owner) (Info, error) {
-	var ttl *redis.DurationCmd
-	var all *redis.MapStringStringCmd
-	_, err := l.c.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		ttl, all = p.PTTL(ctx, l.key), p.HGetAll(ctx, l.key)
-		return nil
-	})
-	if err != nil {
+	pttl, fields, err := l.c.runner.Read(ctx, l.keys.key)
+	if err != nil || len(fields) == 0 {
 		return Info{}, err
 	}
-	info := Info{TTL: ttl.Val()}
-	switch {
-	case len(all.Val()) == 0:
-		return Info{}, nil
-	case info.TTL < 0:
+	info := Info{TTL: time.Duration(pttl) * time.Millisecond}
+	if pttl < 0 {
 		info.TTL = -1
 	}
 	info.Kind = "lock"
-	if all.Val()["mode"] != "" {
+	if fields["mode"] != "" {
 		info.Kind = "rwlock"
 	}
-	for field, value := range all.Val() {
+	for field, value := range fields {
 		if h, ok := l.holder(field, value, info.Kind); ok {
 			info.Holders = append(info.Holders, h)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/internal/script"
 )
 
 // answers are those to all questions.
@@ -117,7 +118,7 @@ func TestQuestions_AHoldThatIsLostWhileTheyAreAsked(t *testing.T) {
 	l := c.NewLock(unique("lost"))
 	ctx := WithOwner(t.Context(), "mine")
 	require.NoError(t, l.LockLease(ctx, time.Minute))
-	rule := p.On(redistest.Command("hget"), redistest.HoldReply)
+	rule := p.On(redistest.HasArg(script.Info.SHA), redistest.HoldReply)
 	n := async(func() int {
 		n, err := l.HoldCount(ctx)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/owner"
+	"github.com/relock-go/relock/internal/script"
 )
 
 const (
@@ -20,6 +21,19 @@ func checkName(name string) error {
 	}
 	if len(name) > longestName {
 		return fmt.Errorf("%w: %d bytes; at most %d", ErrInvalidName, len(name), longestName)
+	}
+	return nil
+}
+
+// checkKey is checkName for a key, which a cluster must not tear apart.
+func checkKey(key string, tags bool) error {
+	err := checkName(key)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w, after mapping", err)
+	case tags && !script.OneSlot(key):
+		return fmt.Errorf("%w: %q would be torn apart: its key and its channel are placed by different hash tags; "+
+			"use no brace at all, or put one part of the name in braces as in \"{orders}:17\"", ErrInvalidName, key)
 	}
 	return nil
 }

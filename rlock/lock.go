@@ -38,16 +38,15 @@ type Lock struct {
 }
 
 // NewLock returns the lock of that name: 1 to 1,024 bytes, before and after
-// mapping. It sends nothing. A bad name or option is reported by the first
-// operation.
+// mapping. On a cluster or a Ring it has no braces at all, or its first one opens
+// a hash tag that is not empty, "{orders}:17" say; any other would be torn apart.
+// NewLock sends nothing. A bad name or option is reported by the first operation.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	l := &Lock{c: c, name: name}
 	l.bad = checkName(name)
 	if l.bad == nil {
 		l.key = c.opt.mapName(name)
-		if err := checkName(l.key); err != nil {
-			l.bad = fmt.Errorf("%w, after mapping", err)
-		}
+		l.bad = checkKey(l.key, c.redis.tags)
 		l.keys = keysOf(l.key)
 	}
 	for _, o := range opts {
@@ -225,9 +224,12 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 		case wait == 0: // one attempt: what the read timeout ends is not repeated
 			k.patience, k.persist = l.c.readTimeout, l.c.readTimeout/2
 		}
+		err := l.c.sharded.begin(l.c, k, l.key)
+		if err != nil {
+			return err
+		}
 		e := l.c.entry(l.key, l.keys)
 		defer l.c.leave(e)
-		var err error
 		got, err = e.acquire(k, w, wait == 0)
 		return err
 	})
@@ -296,7 +298,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
-			a := l.c.runner.Send(vals, script.Force, 2, e.keys.key, e.keys.channel, publish)
+			a := l.c.runner.Send(vals, script.Force, 2, e.keys.key, e.keys.channel, l.c.sharded.publish())
 			e.lock()
 			defer e.unlock()
 			was, f.err = e.forced(a)

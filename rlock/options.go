@@ -21,7 +21,18 @@ type options struct {
 	release       time.Duration
 	logger        *slog.Logger
 	trace         *Trace
+	sharded       switched
+	autoPipeline  bool
 }
+
+// switched is an option that may be on, off, or left to the client.
+type switched uint8
+
+const (
+	unset switched = iota
+	switchedOff
+	switchedOn
+)
 
 func defaults() options {
 	return options{
@@ -69,6 +80,37 @@ func WithNameMapper(f func(string) string) Option {
 		o.mapName = f
 		return nil
 	}
+}
+
+// WithShardedPubSub says whether releases are told on sharded channels, SPUBLISH
+// and SSUBSCRIBE, with one subscription connection for each server that has names
+// waited for, or on plain ones, PUBLISH and SUBSCRIBE, with a single connection.
+//
+// By default a *redis.ClusterClient uses sharded channels if its servers are a
+// cluster and have them, which it asks the first one that it needs, and all other
+// clients plain ones. Redisson decides in the same way. Set it where services
+// that share locks would decide differently: one behind a proxy, say, or a peer
+// older than Redisson 3.22. A service that listens to the other kind is not woken
+// and finds out by itself, at the latest after WithRecheck.
+//
+// true on a server without sharded channels (before Redis 7.0) is an error of the
+// first operation.
+func WithShardedPubSub(on bool) Option {
+	return func(o *options) error {
+		if o.sharded = switchedOff; on {
+			o.sharded = switchedOn
+		}
+		return nil
+	}
+}
+
+// WithAutoPipeline sends the scripts through go-redis's autopipelining: calls of
+// many goroutines share a round trip. It helps where many locks are taken at the
+// same time, and adds to the latency of a single one. It is the pipeliner that
+// rdb.AutoPipeline returns, which all users of rdb share; a *redis.Ring has none,
+// and New says so. Renewals and questions go in pipelines of their own.
+func WithAutoPipeline() Option {
+	return func(o *options) error { o.autoPipeline = true; return nil }
 }
 
 // WithHandoffLimit sets how often, and for how long, a lock may pass from one

@@ -1,7 +1,9 @@
 package rlock
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
@@ -76,10 +78,23 @@ func TestNew_RefusesWhatIsNoClient(t *testing.T) {
 	var none *redis.Client
 	_, err = New(none)
 	require.ErrorContains(t, err, "nil")
+	var cluster *redis.ClusterClient
+	_, err = New(cluster)
+	require.ErrorContains(t, err, "nil")
+}
+
+func TestNew_Ring(t *testing.T) {
+	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer ring.Close()
-	_, err = New(ring)
-	require.ErrorContains(t, err, "Ring", "other topologies come later")
+	var log bytes.Buffer
+	c, err := New(ring, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "Ring", "the danger is told")
+	require.NoError(t, c.Close(t.Context()))
+
+	_, err = New(ring, WithAutoPipeline())
+	require.ErrorContains(t, err, "WithAutoPipeline")
 }
 
 func TestNew_SendsNothing(t *testing.T) {

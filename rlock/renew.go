@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/script"
@@ -34,18 +37,19 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 		return
 	}
 	if c.singly.Load() {
-		for _, r := range due {
-			r.h.ask(ctx, r.n)
-		}
+		c.renewApart(ctx, due)
 		return
 	}
+	c.renewTogether(ctx, due)
+}
+
+// renewTogether sends one call for all of due.
+func (c *Client) renewTogether(ctx context.Context, due []renewal) {
 	answer, fate, err := c.sendRenewal(ctx, due)
 	if len(due) > 1 && script.CrossSlot(err) {
 		// A cluster behind a proxy looks like one server until now.
 		c.singly.Store(true)
-		for _, r := range due {
-			r.h.ask(ctx, r.n)
-		}
+		c.renewApart(ctx, due)
 		return
 	}
 	if err != nil {
@@ -54,6 +58,7 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 		}
 		return
 	}
+	var again []renewal
 	for i, r := range due {
 		switch {
 		case answer[i] == 'k':
@@ -63,8 +68,53 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 		default:
 			// Whoever routes a call by its first key may have asked the wrong
 			// server for this one. Alone it is asked for certain.
-			r.h.askAlone(ctx, r.n)
+			if n, ok := r.h.renewAgain(r.n); ok {
+				again = append(again, renewal{r.h, n})
+			}
 		}
+	}
+	if len(again) > 0 {
+		c.renewEach(ctx, again)
+	}
+}
+
+// renewApart sends a call for each of due, to all their servers at the same time:
+// one that hangs must not keep the answers of the others.
+func (c *Client) renewApart(ctx context.Context, due []renewal) {
+	if c.redis.node == nil {
+		c.renewEach(ctx, due)
+		return
+	}
+	nodes := map[*redis.Client][]renewal{}
+	for _, r := range due {
+		node, err := c.redis.node(ctx, r.h.e.key)
+		if err != nil {
+			r.h.renewFailed(r.n, err, false)
+			continue
+		}
+		nodes[node] = append(nodes[node], r)
+	}
+	var all sync.WaitGroup
+	for _, some := range nodes {
+		all.Go(func() { c.renewEach(ctx, some) })
+	}
+	all.Wait()
+}
+
+// renewEach sends a call for each of due, in one pipeline.
+func (c *Client) renewEach(ctx context.Context, due []renewal) {
+	calls := make([][]any, len(due))
+	for i, r := range due {
+		calls[i] = []any{r.h.e.keys.key, c.ttlWord(r.n.TTL), r.n.Hold.Word}
+	}
+	for i, a := range c.runner.SendEach(ctx, script.Renew, calls) {
+		r := due[i]
+		if a = checkRenewal(a, 1); a.Err != nil {
+			c.redis.failed(ctx, a.Err)
+			r.h.renewFailed(r.n, a.Err, a.Fate == script.Unknown)
+			continue
+		}
+		r.h.renewed(r.n, a.Text == "k")
 	}
 }
 
@@ -78,11 +128,16 @@ func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, script
 	for _, r := range due {
 		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Word)
 	}
-	a := c.runner.SendApart(ctx, script.Renew, len(due), words...)
-	if a.Fate == script.Ran && (len(a.Text) != len(due) || strings.Trim(a.Text, "kg") != "") {
-		a = script.BadReply(script.Renew, a.Text)
-	}
+	a := checkRenewal(c.runner.SendApart(ctx, script.Renew, len(due), words...), len(due))
 	return a.Text, a.Fate, a.Err
+}
+
+// checkRenewal makes a reply that is none to n keys an error.
+func checkRenewal(a script.Answer, n int) script.Answer {
+	if a.Fate == script.Ran && (len(a.Text) != n || strings.Trim(a.Text, "kg") != "") {
+		return script.BadReply(script.Renew, a.Text)
+	}
+	return a
 }
 
 func (h *hold) beginRenewal() (record.Renewal, bool) {
@@ -100,24 +155,12 @@ func (h *hold) beginRenewal() (record.Renewal, bool) {
 	return n, ok
 }
 
-// askAlone closes n, whose answer does not count, and asks for h alone.
-func (h *hold) askAlone(ctx context.Context, n record.Renewal) {
+// renewAgain closes n, whose answer does not count, and begins another one.
+func (h *hold) renewAgain(n record.Renewal) (record.Renewal, bool) {
 	h.e.lock()
 	h.e.rec.Unrenewed(n, false)
 	h.e.unlock()
-	if n, ok := h.beginRenewal(); ok {
-		h.ask(ctx, n)
-	}
-}
-
-// ask sends n in a call of its own.
-func (h *hold) ask(ctx context.Context, n record.Renewal) {
-	answer, fate, err := h.e.c.sendRenewal(ctx, []renewal{{h, n}})
-	if err != nil {
-		h.renewFailed(n, err, fate == script.Unknown)
-		return
-	}
-	h.renewed(n, answer == "k")
+	return h.beginRenewal()
 }
 
 // renewed deals with the answer to n.

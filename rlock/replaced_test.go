@@ -18,7 +18,7 @@ func TestACQ14_TheKeyIsReplacedUnderAHolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := onShared(t)
 			l := c.NewLock(unique("replaced"))
-			rdb := c.rdb
+			rdb := c.redis.rdb
 			require.NoError(t, l.Lock(t.Context()))
 			require.NoError(t, rdb.Set(t.Context(), l.Key(), "precious", time.Minute).Err())
 			lost := l.Lost(t.Context())

@@ -34,6 +34,7 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 		if fate == script.Ran {
 			return r
 		}
+		e.c.redis.failed(ctx, r.err)
 		e.mu.Lock()
 		e.failed = r.err
 		if fate == script.Unknown {
@@ -87,7 +88,7 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	case record.Release:
 		s = script.Release
 		numKeys = 2
-		words = append(words, e.keys.channel, publish)
+		words = append(words, e.keys.channel, c.sharded.publish())
 		if q.Hold != nil {
 			words = append(words, q.Hold.Word)
 		}
@@ -128,9 +129,6 @@ func meaning(op record.Op, a script.Answer) (reply, bool) {
 	n, err := strconv.ParseInt(ms, 10, 64)
 	return reply{left: time.Duration(n) * time.Millisecond}, err == nil && n >= -1
 }
-
-// publish is the command that tells a release: sharded channels are for clusters.
-var publish any = "publish"
 
 // keys are the names of a lock in Redis, boxed once for go-redis.
 type keys struct{ key, channel any }
