@@ -77,7 +77,7 @@ func (c *Cluster) open(masters, replicas int, args []string) error {
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", "2000", "--cluster-announce-ip", "127.0.0.1",
 		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",
-		"--repl-diskless-sync-delay", "0",
+		"--repl-diskless-sync-delay", "0", "--rdb-del-sync-files", "yes",
 	}, args...)
 	for range masters * (1 + replicas) {
 		s, err := Start(args...)
