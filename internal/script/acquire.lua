@@ -9,6 +9,11 @@
 --   201          granted: the field stands at 1; nobody else is there
 --   "held:<ms>"  others are there; <ms> is the key's PTTL, -1 without expiry
 --
+-- Others are also there on a master that has become a replica, and nothing may
+-- ever change on it. A HDEL of nothing tells: it is refused as READONLY there,
+-- passes when the server is out of memory, and is not passed on to replicas. The
+-- refusals of a master that must not write at the moment leave "held" as it is.
+--
 -- A second run finds its own field and grants again. It only raises the TTL
 -- then, so that a late copy cannot undercut a longer one. PEXPIRE goes first:
 -- it checks the TTL before anything is written, and it passes when the server
@@ -32,6 +37,10 @@ for i = 3, #ARGV do
 end
 local left = redis.call('pttl', KEYS[1])
 if own < size then
+  local write = redis.pcall('hdel', KEYS[1], '')
+  if type(write) == 'table' and string.find(write.err, 'READONLY ', 1, true) then
+    return redis.error_reply("READONLY You can't write against a read only replica.")
+  end
   return 'held:' .. left
 end
 

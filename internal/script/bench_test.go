@@ -67,8 +67,10 @@ func (b *bench) renew(ttl any, field string) Answer {
 	return b.run.Send(b.t.Context(), Renew, 1, b.key, ttl, field)
 }
 
-func (b *bench) force() Answer {
-	return b.run.Send(b.t.Context(), Force, 2, b.key, Channel(b.key), "publish")
+func (b *bench) force() Answer { return b.forceBy("publish") }
+
+func (b *bench) forceBy(verb string) Answer {
+	return b.run.Send(b.t.Context(), Force, 2, b.key, Channel(b.key), verb)
 }
 
 func words(a, b, c any, rest []string) []any {

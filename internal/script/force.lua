@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the lock's key
 -- KEYS[2]  its channel
--- ARGV[1]  publish command: "publish" or "spublish"
+-- ARGV[1]  publish command: "publish", "spublish", or "both" while it is not
+--          known which of them reaches the waiters
 --
 -- Replies
 --   "removed"  it was held; it is free now, waiters were told
@@ -18,5 +19,10 @@ if redis.call('hexists', KEYS[1], 'mode') == 1 then
   return 'rwlock'
 end
 redis.call('del', KEYS[1])
-redis.pcall(ARGV[1], KEYS[2], '0')
+if ARGV[1] == 'both' then
+  redis.pcall('spublish', KEYS[2], '0')
+  redis.pcall('publish', KEYS[2], '0')
+else
+  redis.pcall(ARGV[1], KEYS[2], '0')
+end
 return 'removed'

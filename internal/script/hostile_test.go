@@ -1,6 +1,8 @@
 package script
 
 import (
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +96,114 @@ func TestACQ10_MessageCannotBeSent(t *testing.T) {
 		b.says("removed", b.force())
 		b.free()
 	})
+}
+
+// "both" reaches subscribers of either kind, and counts them together.
+func TestCLU4_BothKindsOfChannelsAreTold(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(b *bench) {
+		ctx := b.t.Context()
+		listeners := 1 // b.tell
+		if !b.mini {
+			for range 2 {
+				sharded := b.rdb.SSubscribe(ctx, Channel(b.key))
+				defer sharded.Close()
+				_, err := sharded.Receive(ctx)
+				require.NoError(b.t, err)
+				defer func() {
+					for range 2 { // the release and the force
+						m, err := sharded.ReceiveTimeout(ctx, 20*time.Second)
+						require.NoError(b.t, err)
+						require.Equal(b.t, "0", m.(*redis.Message).Payload)
+					}
+				}()
+				listeners++
+			}
+		}
+		b.set(lease, fieldA)
+		a := b.releaseBy("both", fieldA)
+		b.says("released", a)
+		require.Equal(b.t, listeners, a.Told)
+		b.free("0")
+		b.set(lease, fieldA)
+		b.says("removed", b.forceBy("both"))
+		b.free("0")
+	})
+	t.Run("ACL", func(t *testing.T) {
+		server := redistest.StartServer(t)
+		b := newBench(t, server.Client(t))
+		for denied, want := range map[string]int{"-spublish": 1, "-publish": 0, "-spublish,-publish": -1} {
+			rules := append([]string{"on", ">secret", "~*", "&*", "+@all"}, strings.Split(denied, ",")...)
+			require.NoError(t, b.rdb.ACLSetUser(t.Context(), denied, rules...).Err())
+			rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = denied, "secret" })
+			b.run = &Runner{Client: rdb}
+			b.set(lease, fieldA)
+			a := b.releaseBy("both", fieldA)
+			b.says("released", a)
+			require.Equal(t, want, a.Told, denied)
+			b.set(lease, fieldA)
+			b.says("removed", b.forceBy("both"))
+		}
+	})
+}
+
+// A master that became a replica does not say "held": what stands there may never
+// change again.
+func TestCLU4_AReplicaSaysReadonly(t *testing.T) {
+	t.Parallel()
+	readonly := func(b *bench, a Answer) {
+		b.t.Helper()
+		require.Equal(b.t, NotRun, a.Fate)
+		require.True(b.t, redis.HasErrorPrefix(a.Err, "READONLY"), "as a cluster client looks for it: %v", a.Err)
+	}
+	t.Run("demoted", func(t *testing.T) {
+		b := newBench(t, redistest.StartServer(t).Client(t))
+		b.set(lease, fieldA)
+		b.held(lease, b.acquire(30000, fieldB))
+		require.NoError(t, b.rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+		readonly(b, b.acquire(30000, fieldB))
+		readonly(b, b.acquire(30000, fieldB, fieldA))
+		require.NoError(t, b.rdb.ReplicaOf(t.Context(), "NO", "ONE").Err())
+		b.held(lease, b.acquire(30000, fieldB))
+	})
+	t.Run("replica", func(t *testing.T) {
+		master := newBench(t, redistest.StartServer(t, "--repl-diskless-sync-delay", "0").Client(t))
+		replica := newBench(t, redistest.StartServer(t).Client(t))
+		host, port, _ := net.SplitHostPort(master.rdb.Options().Addr)
+		require.NoError(t, replica.rdb.ReplicaOf(t.Context(), host, port).Err())
+		master.set(lease, fieldA)
+		require.Eventually(t, func() bool {
+			return replica.rdb.HExists(t.Context(), replica.key, fieldA).Val()
+		}, 20*time.Second, 5*time.Millisecond)
+		readonly(replica, replica.acquire(30000, fieldB))
+		master.held(lease, master.acquire(30000, fieldB))
+	})
+}
+
+// A master that must not write now says "held" all the same, and the look whether
+// it is one is no change to its data.
+func TestCLU4_OtherRefusalsLeaveHeld(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.StartServer(t).Client(t))
+	ctx := t.Context()
+	changes := func() string {
+		_, after, _ := strings.Cut(b.rdb.Info(ctx, "persistence").Val(), "rdb_changes_since_last_save:")
+		n, _, _ := strings.Cut(after, "\r\n")
+		require.NotEmpty(t, n)
+		return n
+	}
+	b.set(lease, fieldA)
+	before := changes()
+	b.held(lease, b.acquire(30000, fieldB))
+	require.Equal(t, before, changes())
+
+	require.NoError(t, b.rdb.ConfigSet(ctx, "min-replicas-to-write", "1").Err())
+	require.ErrorContains(t, b.rdb.HDel(ctx, b.key, "").Err(), "NOREPLICAS")
+	b.held(lease, b.acquire(30000, fieldB))
+	require.NoError(t, b.rdb.ConfigSet(ctx, "min-replicas-to-write", "0").Err())
+
+	require.NoError(t, b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	b.held(lease, b.acquire(30000, fieldB))
 }
 
 func TestACQ9_OutOfMemory(t *testing.T) {

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the lock's key
 -- KEYS[2]  its channel
--- ARGV[1]  publish command: "publish" or "spublish"
+-- ARGV[1]  publish command: "publish", "spublish", or "both" while it is not
+--          known which of them reaches the waiters
 -- ARGV[2+] the fields of this client that may stand there
 --
 -- Replies
@@ -13,11 +14,22 @@
 --   250         released, but the message could not be sent
 --
 -- A second run finds nothing. A message that cannot be sent (no right to the
--- channel) must not fail the release: waiters ask again by themselves.
+-- channel, a server without sharded channels) must not fail the release: waiters
+-- ask again by themselves. Of "both" it is enough that one could be sent.
 for i = 2, #ARGV do
   if redis.call('hexists', KEYS[1], ARGV[i]) == 1 then
     redis.call('del', KEYS[1])
-    local told = redis.pcall(ARGV[1], KEYS[2], '0')
+    local verb, told = ARGV[1], nil
+    if verb == 'both' then
+      told = redis.pcall('spublish', KEYS[2], '0')
+      verb = 'publish'
+    end
+    local plain = redis.pcall(verb, KEYS[2], '0')
+    if type(told) ~= 'number' then
+      told = plain
+    elseif type(plain) == 'number' then
+      told = told + plain
+    end
     if type(told) ~= 'number' then
       return 250
     end
