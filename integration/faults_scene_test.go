@@ -25,7 +25,14 @@ type rig struct {
 	proxy   func(key string) *redistest.Proxy        // in front of the node that has key
 	server  func(key string) *Server                 // that has key; only where the rig has servers of its own
 	client  func(t testing.TB) redis.UniversalClient // one more like through
+
+	each    forEach                                // of the servers; nil: direct has one only
+	home    func(key string) redis.UniversalClient // that key's messages come to; nil: direct
+	sharded bool                                   // messages are SPUBLISHed
 }
+
+// forEach calls f with a client of each server.
+type forEach func(ctx context.Context, f func(ctx context.Context, rdb *redis.Client) error) error
 
 // topology is a kind of Redis, and of client, that the tests of faults run on:
 // each of them is one more column of the same tests.
@@ -73,13 +80,25 @@ func onEach(t *testing.T, f func(t *testing.T, kind topology)) {
 	}
 }
 
-// load puts the scripts on the server, so that no fault hits an EVALSHA that
+// load puts the scripts on every server, so that no fault hits an EVALSHA that
 // would have been answered NOSCRIPT.
 func (r *rig) load(t testing.TB) {
 	t.Helper()
 	for _, s := range []*script.Script{script.Acquire, script.Keep, script.Release, script.Pass, script.Renew, script.Force} {
-		require.NoError(t, r.direct.ScriptLoad(context.Background(), s.Text).Err())
+		r.loadText(t, s.Text)
 	}
+}
+
+func (r *rig) loadText(t testing.TB, text string) {
+	t.Helper()
+	ctx := context.Background()
+	if r.each == nil {
+		require.NoError(t, r.direct.ScriptLoad(ctx, text).Err())
+		return
+	}
+	require.NoError(t, r.each(ctx, func(ctx context.Context, rdb *redis.Client) error {
+		return rdb.ScriptLoad(ctx, text).Err()
+	}))
 }
 
 // The owners in a scene. All but the stranger are of the client that is hit.
@@ -141,7 +160,7 @@ func (s *scene) rename() {
 func (s *scene) again() {
 	s.Helper()
 	s.rename()
-	s.told = listen(s.T, s.direct, s.l.Key())
+	s.told = s.listen(s.T, s.l.Key())
 	s.before = s.frees()
 }
 
@@ -170,19 +189,27 @@ func lockClient(t testing.TB, rdb redis.UniversalClient, opts ...rlock.Option) *
 }
 
 // listen counts the messages that tell of a release of key.
-func listen(t testing.TB, rdb redis.UniversalClient, key string) func() int {
+func (r *rig) listen(t testing.TB, key string) func() int {
 	t.Helper()
+	rdb := r.direct
+	if r.home != nil {
+		rdb = r.home(key)
+	}
+	subscribe, publish := rdb.Subscribe, rdb.Publish
+	if r.sharded {
+		subscribe, publish = rdb.SSubscribe, rdb.SPublish
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*faultLimit)
 	t.Cleanup(cancel)
 	channel := script.Channel(key)
-	sub := rdb.Subscribe(ctx, channel)
+	sub := subscribe(ctx, channel)
 	t.Cleanup(func() { _ = sub.Close() })
 	_, err := sub.Receive(ctx) // the confirmation
 	require.NoError(t, err)
 	count := 0
 	return func() int {
 		t.Helper()
-		require.NoError(t, rdb.Publish(ctx, channel, "mark").Err())
+		require.NoError(t, publish(ctx, channel, "mark").Err())
 		for {
 			m, err := sub.ReceiveMessage(ctx)
 			require.NoError(t, err)

@@ -174,8 +174,11 @@ func (p ownProcess) Kill() error {
 	return nil
 }
 
-// stopShared ends the shared server, if it was started here.
+// stopShared ends the shared servers that were started here.
 func stopShared() {
+	sharedPlain.close()
+	sharedCluster.close()
+	sharedSentinel.close()
 	if s := shared.server; s != nil && s.backend != nil {
 		s.backend.Close()
 	}

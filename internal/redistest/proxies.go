@@ -9,20 +9,27 @@ import (
 
 // Proxies are the fault proxies of several nodes. Clients reach them by Dialer,
 // so that the nodes keep the addresses which they announce to each other.
-type Proxies struct{ by map[string]*Proxy }
+//
+// All is on loopback, so the port tells the nodes apart. Clients with manual
+// ClusterSlots leave the host out.
+type Proxies struct{ byPort map[string]*Proxy }
 
 // NewProxies starts one proxy to each of addrs. They are closed when t ends.
 func NewProxies(t testing.TB, addrs ...string) *Proxies {
 	t.Helper()
-	ps := &Proxies{by: make(map[string]*Proxy, len(addrs))}
+	ps := &Proxies{byPort: make(map[string]*Proxy, len(addrs))}
 	for _, addr := range addrs {
-		ps.by[addr] = NewProxy(t, addr)
+		_, port, _ := net.SplitHostPort(addr)
+		ps.byPort[port] = NewProxy(t, addr)
 	}
 	return ps
 }
 
 // For is the proxy in front of the node at addr, nil when there is none.
-func (ps *Proxies) For(addr string) *Proxy { return ps.by[addr] }
+func (ps *Proxies) For(addr string) *Proxy {
+	_, port, _ := net.SplitHostPort(addr)
+	return ps.byPort[port]
+}
 
 // Dialer goes, for the options of any client, to the proxy where the client
 // means the node. An address without a proxy is an error: nothing may go past
@@ -37,7 +44,7 @@ func (ps *Proxies) Dialer() func(ctx context.Context, network, addr string) (net
 		if err != nil {
 			return nil, err
 		}
-		node, err := net.ResolveTCPAddr(network, addr)
+		node, err := net.ResolveTCPAddr(network, p.backend)
 		if err != nil {
 			c.Close()
 			return nil, err

@@ -66,7 +66,6 @@ func (s *Sentinel) open(args []string) error {
 		return fmt.Errorf("redistest: %w", err)
 	}
 	ctx := context.Background()
-	ctx = context.Background()
 	for i := range 3 {
 		conf := filepath.Join(s.dir, fmt.Sprintf("%d.conf", i))
 		text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 2\n"+
@@ -197,7 +196,7 @@ func (s *Sentinel) Failover(t testing.TB) {
 	rdb := adminClient(former.Addr)
 	defer rdb.Close()
 	host, port, _ := net.SplitHostPort(master.Addr)
-	if err := rdb.SlaveOf(context.Background(), host, port).Err(); err != nil {
+	if err := rdb.ReplicaOf(context.Background(), host, port).Err(); err != nil {
 		t.Fatalf("redistest: %s: %v", former.Addr, err)
 	}
 	wait(t, func() error { return s.settled(func(map[string]string) bool { return true }) })
