@@ -72,7 +72,7 @@ func rawPair(b *testing.B, rdb *redis.Client, key string) func() {
 	require.NoError(b, rdb.ScriptLoad(ctx, script.Release.Text).Err())
 	keys, both := []string{key}, []string{key, channel}
 	return func() {
-		if rdb.EvalSha(ctx, script.Acquire.SHA, keys, 30000, field).Err() != nil ||
+		if rdb.EvalSha(ctx, script.Acquire.SHA, keys, 30000, field, 0).Err() != nil ||
 			rdb.EvalSha(ctx, script.Release.SHA, both, "publish", field).Err() != nil {
 			b.Fatal("no script")
 		}

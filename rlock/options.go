@@ -21,6 +21,7 @@ type options struct {
 	release       time.Duration
 	logger        *slog.Logger
 	trace         *Trace
+	guard         any // WithRestartGuard in milliseconds, boxed once for the script
 	sharded       switched
 	autoPipeline  bool
 }
@@ -43,6 +44,7 @@ func defaults() options {
 		handoffTime:   50 * time.Millisecond,
 		recheck:       5 * time.Second,
 		release:       5 * time.Second,
+		guard:         0,
 		logger:        slog.New(slog.DiscardHandler),
 		trace:         &Trace{},
 	}

@@ -78,7 +78,7 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	case record.Acquire:
 		c.counters.attempts.Add(1)
 		s = script.Acquire
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Word)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Word, c.opt.guard)
 	case record.Keep:
 		s = script.Keep
 		words = append(words, c.ttlWord(q.TTL), q.Hold.Word, q.Depth)

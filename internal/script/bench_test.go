@@ -46,7 +46,12 @@ func newBench(t *testing.T, rdb *redis.Client) *bench {
 // The scripts by name. TTLs are in milliseconds.
 
 func (b *bench) acquire(ttl any, field string, found ...string) Answer {
-	return b.run.Send(b.t.Context(), Acquire, 1, words(b.key, ttl, field, found)...)
+	return b.acquireGuarded(0, ttl, field, found...)
+}
+
+func (b *bench) acquireGuarded(guard time.Duration, ttl any, field string, found ...string) Answer {
+	list := append([]any{b.key}, words(ttl, field, guard.Milliseconds(), found)...)
+	return b.run.Send(b.t.Context(), Acquire, 1, list...)
 }
 
 func (b *bench) keep(ttl any, field string, depth int) Answer {

@@ -19,7 +19,7 @@ import (
 func TestModelEqualsLuaOnMiniredis(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
-	b := &bench{t: t, run: &Runner{Client: redistest.NewClient(t, m.Addr())}, key: "k"}
+	b := &bench{t: t, run: &Runner{Client: redistest.NewClient(t, m.Addr())}, key: "k", mini: true}
 	rapid.Check(t, func(t *rapid.T) {
 		m.FlushAll()
 		compare(t, b, func(d time.Duration) { m.FastForward(d) }, func(model *scriptmodel.Server) {
@@ -69,7 +69,12 @@ func compare(t *rapid.T, b *bench, forward func(time.Duration), check func(*scri
 		"acquire": func(t *rapid.T) {
 			d, f, found := ttl.Draw(t, "ttl"), field.Draw(t, "field"), fields.Draw(t, "found")
 			found = without(found, f)
-			both(model.Acquire(d, f, found), b.acquire(d.Milliseconds(), f, found...))
+			guard := time.Duration(0)
+			if !b.mini && rapid.Bool().Draw(t, "guarded") {
+				guard = 24 * time.Hour // longer than any server of a test runs
+			}
+			model.Guarded = model.Now + guard
+			both(model.Acquire(d, f, found), b.acquireGuarded(guard, d.Milliseconds(), f, found...))
 		},
 		"keep": func(t *rapid.T) {
 			d, f, depth := ttl.Draw(t, "ttl"), field.Draw(t, "field"), rapid.IntRange(1, 9).Draw(t, "depth")

@@ -32,9 +32,9 @@ func TestACQ13_TextFollowsNOSCRIPT(t *testing.T) {
 			require.NoError(b.t, b.rdb.ScriptFlush(ctx).Err())
 			b.set(0)
 			run := &Runner{Client: b.rdb}
-			b.says("granted", send(run, ctx, Acquire, 1, b.key, 30000, fieldA))
+			b.says("granted", send(run, ctx, Acquire, 1, b.key, 30000, fieldA, 0))
 			require.EqualValues(b.t, 2, run.Sent.Load(), name)
-			b.says("granted", send(run, ctx, Acquire, 1, b.key, 30000, fieldA))
+			b.says("granted", send(run, ctx, Acquire, 1, b.key, 30000, fieldA, 0))
 			require.EqualValues(b.t, 3, run.Sent.Load(), name)
 		}
 	})
@@ -88,7 +88,7 @@ func TestACQ3_OtherRepliesAreNoGrant(t *testing.T) {
 			t.Run(name+" "+way, func(t *testing.T) {
 				t.Parallel()
 				f := newFake(t, reply)
-				a := send(&Runner{Client: f.client(t)}, t.Context(), Acquire, 1, "k", 1000, fieldA)
+				a := send(&Runner{Client: f.client(t)}, t.Context(), Acquire, 1, "k", 1000, fieldA, 0)
 				require.Equal(t, Unknown, a.Fate)
 				require.Error(t, a.Err)
 				require.Empty(t, a.Text)
@@ -127,7 +127,7 @@ func TestACQ14_FateOfErrorReplies(t *testing.T) {
 		"ERR unknown command 'evalsha'":                                                Refused,
 	} {
 		f := newFake(t, "-"+reply+"\r\n")
-		a := (&Runner{Client: f.client(t)}).Send(t.Context(), Acquire, 1, "k", 1000, fieldA)
+		a := (&Runner{Client: f.client(t)}).Send(t.Context(), Acquire, 1, "k", 1000, fieldA, 0)
 		require.Equal(t, want, a.Fate, reply)
 		require.Equal(t, strings.Contains(reply, "WRONGTYPE"), WrongType(a.Err), reply)
 		require.EqualValues(t, 1, f.ran.Load(), reply)
@@ -137,7 +137,7 @@ func TestACQ14_FateOfErrorReplies(t *testing.T) {
 func TestFateOfBrokenLines(t *testing.T) {
 	t.Parallel()
 	ask := func(rdb *redis.Client) Answer {
-		return (&Runner{Client: rdb}).Send(t.Context(), Acquire, 1, "k", 1000, fieldA)
+		return (&Runner{Client: rdb}).Send(t.Context(), Acquire, 1, "k", 1000, fieldA, 0)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

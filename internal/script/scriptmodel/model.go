@@ -13,6 +13,9 @@ import (
 type Server struct {
 	Now time.Duration
 
+	// Guarded is the moment until which the restart guard of every acquire refuses.
+	Guarded time.Duration
+
 	fields  map[string]int
 	expires time.Duration // moment of expiry; 0: never
 }
@@ -41,16 +44,16 @@ func (s *Server) Remove() { s.del() }
 
 // Acquire is acquire.lua.
 func (s *Server) Acquire(ttl time.Duration, field string, found []string) string {
-	if len(s.fields) == 0 {
+	mine := s.hexists(field)
+	switch own := mine + s.count(found); {
+	case own < len(s.fields):
+		return "held:" + strconv.FormatInt(s.pttl().Milliseconds(), 10)
+	case s.Now < s.Guarded:
+		return "restarted:" + strconv.FormatInt((s.Guarded-s.Now).Milliseconds(), 10)
+	case len(s.fields) == 0:
 		s.hset(field, 1)
 		s.pexpire(ttl)
 		return "granted"
-	}
-	mine := s.hexists(field)
-	own := mine + s.count(found)
-	left := s.pttl()
-	if own < len(s.fields) {
-		return "held:" + strconv.FormatInt(left.Milliseconds(), 10)
 	}
 	s.replace(mine == 0, ttl, field, found)
 	return "granted"
