@@ -324,6 +324,12 @@ func (w *world) Remove(t *rapid.T) {
 	}
 }
 
+// Restart: the server comes up again with all its data, and its guard refuses to
+// grant for a while, whatever stands there.
+func (w *world) Restart(t *rapid.T) {
+	w.server.Guarded = w.server.Now + drawTime(t)
+}
+
 // Forget drops a record that says nothing, and one that only knows burned
 // fields: its user makes all new fields numbered from then on.
 func (w *world) Forget(t *rapid.T) {

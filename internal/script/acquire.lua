@@ -17,7 +17,7 @@
 -- passes when the server is out of memory, and is not passed on to replicas. The
 -- refusals of a master that must not write at the moment leave "held" as it is.
 --
--- The guard asks LASTSAVE first, which costs a tenth of INFO: it is the server's
+-- The guard asks LASTSAVE first, which costs a fraction of INFO: it is the server's
 -- start until something is saved, and later after that, so it can prove that the
 -- server has run for long enough, and never the contrary. Both answers are whole
 -- seconds of the start, rounded down; the end of that second counts.

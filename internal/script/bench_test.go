@@ -65,7 +65,7 @@ func (b *bench) pass(ttl any, field string, found ...string) Answer {
 func (b *bench) release(found ...string) Answer { return b.releaseBy("publish", found...) }
 
 func (b *bench) releaseBy(verb string, found ...string) Answer {
-	return b.run.Send(b.t.Context(), Release, 2, words(b.key, Channel(b.key), verb, found)...)
+	return b.run.Send(b.t.Context(), Release, 1, words(b.key, Channel(b.key), verb, found)...)
 }
 
 func (b *bench) renew(ttl any, field string) Answer {
@@ -75,7 +75,7 @@ func (b *bench) renew(ttl any, field string) Answer {
 func (b *bench) force() Answer { return b.forceBy("publish") }
 
 func (b *bench) forceBy(verb string) Answer {
-	return b.run.Send(b.t.Context(), Force, 2, b.key, Channel(b.key), verb)
+	return b.run.Send(b.t.Context(), Force, 1, b.key, Channel(b.key), verb)
 }
 
 func words(a, b, c any, rest []string) []any {

@@ -1,8 +1,8 @@
 -- force: removes the lock, whoever holds it.
 --
 -- KEYS[1]  the lock's key
--- KEYS[2]  its channel
--- ARGV[1]  publish command: "publish", "spublish", or "both" while it is not
+-- ARGV[1]  its channel, no key as in release
+-- ARGV[2]  publish command: "publish", "spublish", or "both" while it is not
 --          known which of them reaches the waiters
 --
 -- Replies
@@ -19,10 +19,10 @@ if redis.call('hexists', KEYS[1], 'mode') == 1 then
   return 'rwlock'
 end
 redis.call('del', KEYS[1])
-if ARGV[1] == 'both' then
-  redis.pcall('spublish', KEYS[2], '0')
-  redis.pcall('publish', KEYS[2], '0')
+if ARGV[2] == 'both' then
+  redis.pcall('spublish', ARGV[1], '0')
+  redis.pcall('publish', ARGV[1], '0')
 else
-  redis.pcall(ARGV[1], KEYS[2], '0')
+  redis.pcall(ARGV[2], ARGV[1], '0')
 end
 return 'removed'

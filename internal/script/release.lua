@@ -1,10 +1,11 @@
 -- release: the last Unlock, and the undoing of grants that nobody waits for.
 --
 -- KEYS[1]  the lock's key
--- KEYS[2]  its channel
--- ARGV[1]  publish command: "publish", "spublish", or "both" while it is not
+-- ARGV[1]  its channel. It is no key: a second one that never stands anywhere would
+--          make a cluster answer TRYAGAIN for as long as the slot migrates
+-- ARGV[2]  publish command: "publish", "spublish", or "both" while it is not
 --          known which of them reaches the waiters
--- ARGV[2+] the fields of this client that may stand there
+-- ARGV[3+] the fields of this client that may stand there
 --
 -- Replies
 --   204         gone: none of them was there; nothing was changed
@@ -14,17 +15,17 @@
 --   250         released, but the message could not be sent
 --
 -- A second run finds nothing. A message that cannot be sent (no right to the
--- channel, a server without sharded channels) must not fail the release: waiters
+-- channel, a server without sharded channels, a slot that migrates) must not fail the release: waiters
 -- ask again by themselves. Of "both" it is enough that one could be sent.
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   if redis.call('hexists', KEYS[1], ARGV[i]) == 1 then
     redis.call('del', KEYS[1])
-    local verb, told = ARGV[1], nil
+    local verb, told = ARGV[2], nil
     if verb == 'both' then
-      told = redis.pcall('spublish', KEYS[2], '0')
+      told = redis.pcall('spublish', ARGV[1], '0')
       verb = 'publish'
     end
-    local plain = redis.pcall(verb, KEYS[2], '0')
+    local plain = redis.pcall(verb, ARGV[1], '0')
     if type(told) ~= 'number' then
       told = plain
     elseif type(plain) == 'number' then

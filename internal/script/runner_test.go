@@ -58,7 +58,7 @@ func TestACQ2_NeverSentTwice(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, hangUp)
 			run := &Runner{Client: f.client(t, func(o *redis.Options) { o.MaxRetries = 5 })}
-			a := send(run, t.Context(), Release, 2, "k", "c", "publish", fieldA)
+			a := send(run, t.Context(), Release, 1, "k", "c", "publish", fieldA)
 			require.Equal(t, Unknown, a.Fate)
 			require.Error(t, a.Err)
 			require.EqualValues(t, 1, f.ran.Load())
