@@ -298,7 +298,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
-			a := l.c.runner.Send(vals, script.Force, 2, e.keys.key, e.keys.channel, l.c.sharded.publish())
+			a := l.c.runner.Send(vals, script.Force, 1, e.keys.key, e.keys.channel, l.c.sharded.publish())
 			e.lock()
 			defer e.unlock()
 			was, f.err = e.forced(a)

@@ -15,6 +15,7 @@ import (
 type reply struct {
 	yes   bool
 	left  time.Duration // of a refused acquire
+	young bool          // of a refused acquire: the restart guard refused it
 	told  int           // of a release: subscribers that heard of it; -1 unknown
 	err   error         // there was no answer
 	final bool          // and there would be none to another attempt
@@ -72,7 +73,6 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	// Most requests fit in here, and it stays on the stack: the runner copies.
 	var buf [8]any
 	words := append(buf[:0], e.keys.key)
-	numKeys := 1
 	var s *script.Script
 	switch q.Op {
 	case record.Acquire:
@@ -87,7 +87,6 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 		words = append(words, c.ttlWord(q.TTL), q.Hold.Word)
 	case record.Release:
 		s = script.Release
-		numKeys = 2
 		words = append(words, e.keys.channel, c.sharded.publish())
 		if q.Hold != nil {
 			words = append(words, q.Hold.Word)
@@ -96,7 +95,7 @@ func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate
 	for _, field := range q.Found {
 		words = append(words, field)
 	}
-	a := c.runner.Send(ctx, s, numKeys, words...)
+	a := c.runner.Send(ctx, s, 1, words...)
 	switch {
 	case script.WrongType(a.Err) && q.Op != record.Acquire:
 		return reply{}, script.Ran // another key stands there: the hold's is gone
@@ -122,12 +121,17 @@ func meaning(op record.Op, a script.Answer) (reply, bool) {
 	case op != record.Acquire:
 		return reply{}, a.Text == "gone"
 	}
-	ms, ok := strings.CutPrefix(a.Text, "held:")
-	if !ok {
-		return reply{}, false
-	}
+	why, ms, _ := strings.Cut(a.Text, ":")
 	n, err := strconv.ParseInt(ms, 10, 64)
-	return reply{left: time.Duration(n) * time.Millisecond}, err == nil && n >= -1
+	left := time.Duration(n) * time.Millisecond
+	switch {
+	case err != nil:
+	case why == "held" && n >= -1:
+		return reply{left: left}, true
+	case why == "restarted" && n > 0:
+		return reply{left: left, young: true}, true
+	}
+	return reply{}, false
 }
 
 // keys are the names of a lock in Redis, boxed once for go-redis.
