@@ -4,7 +4,9 @@
 // subscriptions. It opens the connection with the first [Hub.Subscribe] and
 // closes it a while after the last [Subscription.Close]; in between it reads
 // the connection itself, so that it sees what go-redis's own channels hide:
-// confirmations, repeated confirmations and Pongs.
+// confirmations, repeated confirmations and Pongs. A [Shards] is a Hub with a
+// connection for each node, and a function that says which node serves a
+// channel.
 //
 // # Wake-ups
 //
@@ -48,4 +50,35 @@
 //
 // A channel that the server refuses (an ACL, say) is logged and asked for again
 // every ten seconds. Its subscriptions get no wake-ups meanwhile.
+//
+// # Nodes
+//
+// A subscription of a [Shards] keeps its C when its channel moves to another
+// node. It is woken when the server ends the old subscription or the connection
+// is lost, and when the channel is confirmed anew, so a gap between two nodes is
+// like the loss of a connection.
+//
+// The nodes of channels are asked for again when they say MOVED, end a
+// subscription or are lost, when they are not ready (CLUSTERDOWN, TRYAGAIN,
+// LOADING, MASTERDOWN), and from time to time anyway. What proves wrong again
+// and again is tried after pauses that grow to one second.
+//
+// For the sharded channels of a cluster, where rdb is a *redis.ClusterClient:
+//
+//	shards := pubsub.NewShards(pubsub.ShardsConfig{
+//		Config: pubsub.Config{OneByOne: true},
+//		Locate: func(ctx context.Context, channel string, wrong bool) (pubsub.Node, error) {
+//			if wrong {
+//				rdb.ReloadState(ctx) // in the background; many calls share one
+//			}
+//			node, err := rdb.MasterForKey(ctx, channel)
+//			if err != nil {
+//				return pubsub.Node{}, err
+//			}
+//			return pubsub.Node{
+//				ID:   node.Options().Addr,
+//				Open: func(ctx context.Context) pubsub.Conn { return pubsub.Sharded(node.SSubscribe(ctx)) },
+//			}, nil
+//		},
+//	})
 package pubsub

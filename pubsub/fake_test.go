@@ -23,6 +23,10 @@ type server struct {
 	down    error           // what every command meets, if not nil
 	holding bool            // replies and messages stay on the way until release
 	hang    chan struct{}   // commands block until it is closed, if not nil, whatever their ctx says
+
+	// Of a node of a cluster:
+	sharded string                     // "s", what the commands and kinds begin with
+	refuses func(channel string) error // what else it answers to a command, if not nil
 }
 
 func newServer() *server { return &server{denied: make(map[string]bool)} }
@@ -59,7 +63,7 @@ func (s *server) kick(channel string) {
 	for _, c := range s.conns {
 		if c.channels[channel] {
 			delete(c.channels, channel)
-			c.push(&redis.Subscription{Kind: "unsubscribe", Channel: channel})
+			c.push(&redis.Subscription{Kind: s.sharded + "unsubscribe", Channel: channel})
 		}
 	}
 }
@@ -70,7 +74,7 @@ func (s *server) repeat() {
 	defer s.mu.Unlock()
 	for _, c := range s.conns {
 		for channel := range c.channels {
-			c.push(&redis.Subscription{Kind: "subscribe", Channel: channel})
+			c.push(&redis.Subscription{Kind: s.sharded + "subscribe", Channel: channel})
 		}
 	}
 }
@@ -109,6 +113,12 @@ func (s *server) release(n int) {
 		c.held = c.held[k:]
 		signal(c.arrived)
 	}
+}
+
+// calm ends all troubles.
+func (s *server) calm() {
+	s.set(func(s *server) { s.down = nil })
+	s.release(-1)
 }
 
 func (s *server) set(f func(*server)) {
@@ -209,18 +219,39 @@ func (c *conn) Subscribe(_ context.Context, channels ...string) error {
 				return
 			}
 		}
+		if c.refused(channels) {
+			return
+		}
 		for _, name := range channels {
 			c.channels[name] = true
-			c.push(&redis.Subscription{Kind: "subscribe", Channel: name})
+			c.push(&redis.Subscription{Kind: c.server.sharded + "subscribe", Channel: name})
 		}
 	})
 }
 
+// refused answers as a node of a cluster that does not serve the channels.
+func (c *conn) refused(channels []string) bool {
+	if c.server.refuses == nil {
+		return false
+	}
+	err := c.server.refuses(channels[0])
+	if len(channels) > 1 {
+		err = replyError("CROSSSLOT Keys in request don't hash to the same slot")
+	}
+	if err != nil {
+		c.push(err)
+	}
+	return err != nil
+}
+
 func (c *conn) Unsubscribe(_ context.Context, channels ...string) error {
 	return c.do("UNSUBSCRIBE", channels, func() {
+		if !c.channels[channels[0]] && c.refused(channels) {
+			return
+		}
 		for _, name := range channels {
 			delete(c.channels, name)
-			c.push(&redis.Subscription{Kind: "unsubscribe", Channel: name})
+			c.push(&redis.Subscription{Kind: c.server.sharded + "unsubscribe", Channel: name})
 		}
 	})
 }

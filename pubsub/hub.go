@@ -3,9 +3,7 @@ package pubsub
 import (
 	"container/list"
 	"context"
-	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 )
 
@@ -35,7 +33,7 @@ type Conn interface {
 	Close() error
 }
 
-// Config says how a [Hub] connects. Only Open is required.
+// Config says how a [Hub] connects, for which only Open is required, or a [Shards].
 type Config struct {
 	// Open makes a connection that has no channels yet. It may be called again
 	// at any time to replace a connection, also before that one is closed.
@@ -51,6 +49,10 @@ type Config struct {
 	// connected to anew, which does no harm. 0 means 3 s.
 	ProbeTimeout time.Duration
 
+	// OneByOne says that each command to the server names one channel. Sharded
+	// channels need that: a command must not name channels of several slots.
+	OneByOne bool
+
 	// Linger is how long a channel stays subscribed after its last
 	// subscription was closed. Whoever subscribes to it in that time costs no
 	// traffic and is woken at once. 0 means 5 s.
@@ -64,7 +66,9 @@ type Config struct {
 	// Reconnected is called each time a connection had to be replaced and the
 	// first channel is confirmed on the new one. All affected subscriptions are
 	// woken apart from it. It runs in the goroutine that watches the connection,
-	// so it must not block; it may use the Hub. nil: nothing is called.
+	// so it must not block; it may use the Hub. For a Shards, several calls may
+	// run at the same time, and a connection also counts as replaced when its
+	// channels went to other nodes. nil: nothing is called.
 	Reconnected func()
 
 	// Logger gets lost connections and refused channels, rate-limited.
@@ -103,16 +107,16 @@ func (cfg Config) withDefaults() Config {
 // writer and the reader of the present session (session.go). All of them work
 // on the fields below. A session's connection belongs to its writer, and the
 // reader ends when the writer closes it.
-//
-// mu guards everything below it, the topics, the sessions' fields marked so,
-// and the subscriptions. It is never held across I/O, user code or a send that
-// may block, and no other lock is taken under it.
 type Hub struct {
-	cfg  Config
-	kick chan struct{} // tells the supervisor to look again; capacity one
+	*core
+	cfg    Config        // without Open
+	shards *Shards       // that it is one of, nil if it is by itself
+	id     string        // then: of its node
+	kick   chan struct{} // tells the supervisor to look again; capacity one
 
-	mu     sync.Mutex
-	topics map[string]*topic // by channel name: subscribed, wanted, or with a request under way
+	// Guarded by core.mu.
+	open func(ctx context.Context) Conn
+	here int // topics of this hub
 
 	// A topic stands in at most one of these lists, each in order of arrival.
 	wanted    list.List // to be subscribed
@@ -123,16 +127,16 @@ type Hub struct {
 	supervised bool      // a supervisor runs
 	session    *session  // the present one; nil between two
 	planned    time.Time // when the supervisor looks next of its own accord
+	rechecked  time.Time // when the topics were located again, by a Shards
 	failures   int       // sessions lost in a row
 	retryAt    time.Time // no new session before this
-	lost       bool      // a session that had confirmed channels was lost and not yet replaced
+	outage     *outage   // the last one; nil if nothing was subscribed since
 	news       news      // for the supervisor to tell
-	complained time.Time // when a refused channel was last among them
-
-	closed  bool
-	running int           // goroutines
-	ended   chan struct{} // closed when the Hub is closed and no goroutine is left
 }
+
+// outage is the loss of a session that had confirmed channels. It is over with
+// the first of the topics that it hit to be confirmed again.
+type outage struct{ over bool }
 
 // New returns a Hub. It connects with the first Subscribe. It panics if
 // cfg.Open is nil.
@@ -140,12 +144,13 @@ func New(cfg Config) *Hub {
 	if cfg.Open == nil {
 		panic("pubsub: Config.Open is nil")
 	}
-	return &Hub{
-		cfg:    cfg.withDefaults(),
-		kick:   make(chan struct{}, 1),
-		topics: make(map[string]*topic),
-		ended:  make(chan struct{}),
-	}
+	h := newHub(newCore(), cfg.withDefaults())
+	h.open = cfg.Open
+	return h
+}
+
+func newHub(c *core, cfg Config) *Hub {
+	return &Hub{core: c, cfg: cfg, kick: make(chan struct{}, 1)}
 }
 
 // Subscribe registers interest in a channel and returns at once; it does no
@@ -154,88 +159,31 @@ func New(cfg Config) *Hub {
 //
 // The Subscription holds its channel until it is closed. On a closed Hub it is
 // one whose C never delivers.
-func (h *Hub) Subscribe(channel string) *Subscription {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (h *Hub) Subscribe(channel string) *Subscription { return h.subscribe(channel, h.take) }
 
-	sub := &Subscription{hub: h, c: make(chan struct{}, 1)}
-	if h.closed {
-		sub.closed = true
-		return sub
+// take makes t, which is nobody's, a topic of h.
+func (h *Hub) take(t *topic) {
+	t.hub = h
+	h.here++
+	if t.outage == nil {
+		t.outage = h.outage
 	}
-	t, known := h.topics[channel]
-	if !known {
-		t = &topic{name: channel}
-		h.topics[channel] = t
-	}
-	t.add(sub)
-	switch {
-	case !known:
-		h.want(t)
-		h.startLocked()
-	case t.state == subscribed:
-		t.move(nil) // if it was lingering or leaving
-		sub.wake()
-	}
-	return sub
+	h.want(t)
+	h.startLocked()
 }
 
 // Close ends all subscriptions, with a last wake-up each, and then the
 // connection and the goroutines. It returns when they are gone, or when ctx
 // ends: then what is left, a dial that hangs say, ends by itself as soon as it
 // can. Later calls wait in the same way.
-func (h *Hub) Close(ctx context.Context) error {
-	h.mu.Lock()
-	if !h.closed {
-		h.closed = true
-		h.closeLocked()
-	}
-	h.mu.Unlock()
+func (h *Hub) Close(ctx context.Context) error { return h.close(ctx, h.stop) }
 
-	select {
-	case <-h.ended: // also if ctx is over as well
-		return nil
-	default:
-	}
-	select {
-	case <-h.ended:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("pubsub: the connection is still closing: %w", context.Cause(ctx))
-	}
-}
-
-func (h *Hub) closeLocked() {
-	for _, t := range h.topics {
-		t.move(nil)
-		t.wakeAll()
-	}
-	clear(h.topics)
+// stop ends the session of h, whose topics are gone, for good.
+func (h *Hub) stop() {
 	if s := h.session; s != nil {
 		h.detachLocked(s)
 	}
 	signal(h.kick)
-	if h.running == 0 {
-		close(h.ended)
-	}
-}
-
-// goLocked runs f in a goroutine that Close waits for.
-func (h *Hub) goLocked(f func()) {
-	h.running++
-	go func() {
-		defer h.leave()
-		f()
-	}()
-}
-
-func (h *Hub) leave() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.running--
-	if h.closed && h.running == 0 {
-		close(h.ended)
-	}
 }
 
 // signal sets the flag c, a channel of capacity one.

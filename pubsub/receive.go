@@ -37,7 +37,7 @@ func (h *Hub) receive(s *session, v any, err error) bool {
 	}
 	switch v := v.(type) {
 	case *redis.Message:
-		if t := h.topics[v.Channel]; t != nil && all {
+		if t := h.topic(v.Channel); t != nil && all {
 			t.wakeAll()
 		} else if t != nil {
 			t.wakeOne()
@@ -50,10 +50,18 @@ func (h *Hub) receive(s *session, v any, err error) bool {
 	return true
 }
 
+// topic returns the topic of h with this name, or nil.
+func (h *Hub) topic(name string) *topic {
+	if t := h.topics[name]; t != nil && t.hub == h {
+		return t
+	}
+	return nil
+}
+
 // answered takes the server's word on one channel. The kinds of sharded
 // channels mean the same.
 func (h *Hub) answered(s *session, v *redis.Subscription) {
-	t := h.topics[v.Channel]
+	t := h.topic(v.Channel)
 	if t == nil {
 		return
 	}
@@ -70,28 +78,33 @@ func (h *Hub) answered(s *session, v *redis.Subscription) {
 		switch t.state {
 		case unsubscribing:
 			s.done(t)
-			h.want(t)
+			if t.wrong {
+				h.lose(t, true)
+			} else {
+				h.want(t)
+			}
 		case subscribed:
 			// Not asked for: the server ended it, because the slot moved say.
 			t.wakeAll()
-			h.want(t)
+			h.lose(t, true)
 		}
 	}
 }
 
 // confirmed makes t a subscribed topic.
 func (h *Hub) confirmed(s *session, t *topic) {
-	t.state, t.alone, t.repeats = subscribed, false, s.repeats
+	t.state, t.alone, t.repeats, t.confirmed = subscribed, false, s.repeats, time.Now()
 	t.wakeAll()
 	if t.subs.Len() == 0 {
 		h.deserted(t)
 	}
 	s.confirmed = true
-	if h.lost {
-		h.lost = false
+	if t.outage != nil && !t.outage.over {
+		t.outage.over = true
 		h.news.reconnects++
 		signal(h.kick)
 	}
+	t.outage = nil
 }
 
 // repeated is called when t, subscribed, is confirmed once more: go-redis has
@@ -111,7 +124,11 @@ func (h *Hub) repeated(s *session, t *topic) {
 // rejected is called for an error reply. It names no channel, but replies come
 // in the order of the requests, so it belongs to the oldest one.
 func (h *Hub) rejected(s *session, err error) {
-	if len(s.inflight) == 0 || strings.HasPrefix(err.Error(), "MOVED ") {
+	v := judge(err)
+	if h.shards == nil && v == unready {
+		v = refusal
+	}
+	if len(s.inflight) == 0 || v == moved && h.shards == nil || v == crossed && len(s.inflight[0].topics) <= 1 {
 		// A reply to nothing we asked, or the wrong server for a sharded
 		// channel: begin anew.
 		h.failLocked(s, fmt.Errorf("error reply: %w", err))
@@ -122,6 +139,11 @@ func (h *Hub) rejected(s *session, err error) {
 
 	for _, t := range r.unanswered() {
 		switch {
+		case v == moved:
+			h.lose(t, true)
+		case v == unready:
+			h.lose(t, false)
+			h.complain(t, err)
 		case r.kind == unsubscribe:
 			h.want(t) // messages that still come wake nobody, or harmlessly
 		case len(r.topics) > 1:
@@ -133,14 +155,41 @@ func (h *Hub) rejected(s *session, err error) {
 	}
 }
 
+// verdict is what an error reply says about a channel.
+type verdict int
+
+const (
+	refusal verdict = iota // not to be had for now
+	moved                  // another node serves it
+	unready                // no node serves it at the moment, or this one not yet
+	crossed                // several slots in one command
+)
+
+func judge(err error) verdict {
+	code, _, _ := strings.Cut(err.Error(), " ")
+	switch code {
+	case "MOVED":
+		return moved
+	case "CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN":
+		return unready
+	case "CROSSSLOT":
+		return crossed
+	default:
+		return refusal
+	}
+}
+
 // refuse leaves t alone for a while. Its subscriptions are not woken: they
-// would look, find nothing changed, and come back. One log line in a pause
-// stands for all channels that are refused in it.
+// would look, find nothing changed, and come back.
 func (h *Hub) refuse(t *topic, err error) {
 	t.state, t.request = refused, nil
 	h.delay(t, &h.refused, refusedPause)
-	if now := time.Now(); now.Sub(h.complained) >= refusedPause {
-		h.complained = now
+	h.complain(t, err)
+}
+
+// complain has err logged, if it is time to.
+func (h *Hub) complain(t *topic, err error) {
+	if h.core.complain() {
 		h.news.refusal = fmt.Errorf("channel %q: %w", t.name, err)
 		signal(h.kick)
 	}
@@ -153,12 +202,15 @@ func (s *session) done(t *topic) {
 	s.trim()
 }
 
-// ponged counts the answer to the oldest ping.
+// ponged counts the answer to the oldest ping, and to what it was the fence of.
 func (s *session) ponged() {
 	for _, r := range s.inflight {
 		if r.kind == ping {
 			r.left = 0
 			break
+		}
+		if r.fenced && len(r.unanswered()) == 0 {
+			r.left = 0
 		}
 	}
 	s.trim()

@@ -19,17 +19,18 @@ const maxBatch = 500
 // outlives an error; a new one, with a new connection, begins from nothing.
 type session struct {
 	hub    *Hub
+	open   func(ctx context.Context) Conn
 	ctx    context.Context // ends when the session is detached
 	cancel context.CancelFunc
 	work   chan struct{} // tells the writer to look again; capacity one
 	conn   Conn          // set by the writer before it starts the reader
 
-	// Guarded by hub.mu.
+	// Guarded by core.mu.
 	opened      time.Time
 	established time.Time  // when the first command was written; zero before
 	heard       time.Time  // when the last thing arrived
 	probed      time.Time  // when the answer to a silence was asked for; zero if it is not
-	ping        bool       // for the writer to send
+	ping, fence bool       // for the writer to send one: see request.fenced
 	inflight    []*request // sent or being sent, not answered, oldest first
 	confirmed   bool       // a channel was confirmed
 	repeats     int        // how often go-redis subscribed everything again by itself
@@ -51,6 +52,12 @@ type request struct {
 	topics []*topic // none for a ping
 	left   int      // answers to come
 	sent   time.Time
+
+	// An UNSUBSCRIBE of a sharded channel may come just after the server has
+	// ended the subscription itself. It then seems to be answered, and the error
+	// that follows would pass for the answer to another request. So a ping is
+	// sent right behind it, and only the Pong completes it.
+	fenced bool
 }
 
 func (r *request) channels() []string {
@@ -75,7 +82,7 @@ func (r *request) unanswered() []*topic {
 // write owns the connection: it opens it, sends what there is to send until the
 // session ends, and closes it, which ends the reader.
 func (s *session) write() {
-	s.conn = s.hub.cfg.Open(s.ctx)
+	s.conn = s.open(s.ctx)
 	if s.conn == nil {
 		s.hub.fail(s, errors.New("open: no connection"))
 		return
@@ -140,13 +147,17 @@ func (h *Hub) next(s *session) *request {
 	}
 	var r *request
 	switch {
-	case s.ping:
-		s.ping = false
+	case s.ping || s.fence:
+		s.ping, s.fence = false, false
 		r = &request{kind: ping, left: 1}
 	case h.wanted.Len() > 0: // before the leaving ones: somebody waits for it
-		r = gather(&h.wanted, subscribe, subscribing)
+		r = h.gather(&h.wanted, subscribe, subscribing)
 	case h.leaving.Len() > 0:
-		r = gather(&h.leaving, unsubscribe, unsubscribing)
+		r = h.gather(&h.leaving, unsubscribe, unsubscribing)
+		if h.cfg.OneByOne {
+			r.fenced, s.fence = true, true
+			r.left++
+		}
 	default:
 		return nil
 	}
@@ -156,17 +167,18 @@ func (h *Hub) next(s *session) *request {
 }
 
 // gather moves topics from a list into a request.
-func gather(from *list.List, k kind, to state) *request {
+func (h *Hub) gather(from *list.List, k kind, to state) *request {
 	r := &request{kind: k}
 	for e := from.Front(); e != nil && len(r.topics) < maxBatch; e = from.Front() {
 		t := e.Value.(*topic)
-		if t.alone && len(r.topics) > 0 {
+		alone := t.alone || h.cfg.OneByOne
+		if alone && len(r.topics) > 0 {
 			break
 		}
 		t.move(nil)
 		t.state, t.request = to, r
 		r.topics = append(r.topics, t)
-		if t.alone {
+		if alone {
 			break
 		}
 	}
@@ -198,7 +210,8 @@ func (h *Hub) fail(s *session, err error) {
 	h.failLocked(s, err)
 }
 
-// failLocked ends s because of err and makes its topics wanted again. Messages
+// failLocked ends s because of err and makes its topics wanted again, be it
+// here or elsewhere. Messages
 // may have been lost on those that were subscribed, so these are woken now, and
 // all of them when they are confirmed again. During an outage nobody is woken a
 // second time.
@@ -208,13 +221,21 @@ func (h *Hub) failLocked(s *session, err error) {
 	}
 	h.detachLocked(s)
 	s.err = err
-	h.lost = h.lost || s.confirmed
+	if s.confirmed {
+		h.outage = new(outage)
+	}
 	h.backOffLocked(s)
 	for _, t := range h.topics {
+		if t.hub != h {
+			continue
+		}
+		if s.confirmed {
+			t.outage = h.outage
+		}
 		if t.state == subscribed {
 			t.wakeAll()
 		}
-		h.want(t)
+		h.lose(t, true)
 	}
 	signal(h.kick)
 }

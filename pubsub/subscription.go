@@ -3,12 +3,12 @@ package pubsub
 import "container/list"
 
 // Subscription is one party's interest in a channel. Make it with
-// [Hub.Subscribe].
+// [Hub.Subscribe] or [Shards.Subscribe].
 type Subscription struct {
-	hub *Hub
-	c   chan struct{} // sent to under hub.mu, received from by anybody
+	core *core
+	c    chan struct{} // sent to under core.mu, received from by anybody
 
-	// Guarded by hub.mu.
+	// Guarded by core.mu.
 	topic  *topic
 	place  *list.Element // in topic.subs
 	closed bool
@@ -22,9 +22,9 @@ func (s *Subscription) C() <-chan struct{} { return s.c }
 // subscription of the channel; afterwards C delivers nothing. Close never
 // blocks on I/O, and closing again does nothing.
 func (s *Subscription) Close() {
-	h := s.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	c := s.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	if s.closed {
 		return
@@ -36,8 +36,8 @@ func (s *Subscription) Close() {
 		s.topic.wakeOne()
 	default:
 	}
-	if !h.closed && s.topic.subs.Len() == 0 {
-		h.deserted(s.topic)
+	if !c.closed && s.topic.subs.Len() == 0 {
+		c.deserted(s.topic)
 	}
 }
 

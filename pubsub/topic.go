@@ -16,26 +16,34 @@ const refusedPause = 10 * time.Second
 type state int
 
 const (
-	absent        state = iota // not subscribed; in Hub.wanted
+	absent        state = iota // not subscribed; in Hub.wanted, Shards.ready or Shards.paused
+	locating                   // in a Locate that has not returned
 	subscribing                // in a SUBSCRIBE that is not answered
 	subscribed                 // confirmed; in Hub.lingering or Hub.leaving if nobody wants it
 	unsubscribing              // in an UNSUBSCRIBE that is not answered
 	refused                    // answered with an error; in Hub.refused
 )
 
-// topic is one channel and its subscriptions. hub.mu guards it.
+// topic is one channel and its subscriptions. core.mu guards it.
 type topic struct {
 	name  string
 	state state
 	subs  list.List // of *Subscription, oldest first
+	hub   *Hub      // whose topic it is; nil while a Shards locates it
 
-	in    *list.List    // the list of the hub that the topic stands in, or nil
+	in    *list.List    // the list that the topic stands in, or nil
 	place *list.Element // in that list
-	due   time.Time     // when it may leave Hub.lingering or Hub.refused
+	due   time.Time     // when it may leave Hub.lingering, Hub.refused or Shards.paused
 
 	request *request // that is under way for it, or nil
 	alone   bool     // goes in a SUBSCRIBE of its own: it was in one that was refused
 	repeats int      // see session.repeats
+	outage  *outage  // that it was hit by, until it is confirmed again
+
+	// For a Shards.
+	confirmed time.Time // when it was; zero if it is not
+	tries     int       // nodes in a row that did not serve it for long
+	wrong     bool      // the node that was located last does not serve it
 }
 
 // move puts t at the end of to, out of the list that it stood in. nil: nowhere.
@@ -46,6 +54,18 @@ func (t *topic) move(to *list.List) {
 	t.in, t.place = to, nil
 	if to != nil {
 		t.place = to.PushBack(t)
+	}
+}
+
+// leave takes t from its hub, if it has one. A hub without topics has nothing
+// more to do.
+func (t *topic) leave() {
+	t.move(nil)
+	if h := t.hub; h != nil {
+		t.hub = nil
+		if h.here--; h.here == 0 {
+			signal(h.kick)
+		}
 	}
 }
 
@@ -83,25 +103,15 @@ func (h *Hub) want(t *topic) {
 	}
 }
 
-// forget removes t. With the last one the session has nothing more to do.
-func (h *Hub) forget(t *topic) {
-	t.move(nil)
-	delete(h.topics, t.name)
-	if len(h.topics) == 0 {
-		signal(h.kick)
+// lose is want for a topic that another node may have to serve from now on.
+// Unless soon, that takes a pause at least.
+func (h *Hub) lose(t *topic, soon bool) {
+	if h.shards == nil {
+		h.want(t)
+		return
 	}
-}
-
-// deserted is called when the last subscription of t was closed. A topic with a
-// request under way stays until the answer, a refused one until its pause is
-// over, lest every newcomer ask the server again.
-func (h *Hub) deserted(t *topic) {
-	switch t.state {
-	case absent:
-		h.forget(t)
-	case subscribed:
-		h.delay(t, &h.lingering, h.cfg.Linger)
-	}
+	t.leave()
+	h.shards.relocate(t, soon)
 }
 
 // delay puts t into a list whose topics all stay for the time d, so that the
@@ -117,22 +127,24 @@ func (h *Hub) delay(t *topic, in *list.List, d time.Duration) {
 // dueLocked takes out the topics whose delay is over at now, and returns when
 // the next one's is, zero if there is none.
 func (h *Hub) dueLocked(now time.Time) (next time.Time) {
-	drain := func(l *list.List, then func(*topic)) {
-		for e := l.Front(); e != nil; e = l.Front() {
-			t := e.Value.(*topic)
-			if now.Before(t.due) {
-				next = earlier(next, t.due)
-				return
-			}
-			then(t)
-		}
-	}
-	drain(&h.refused, h.want)
-	drain(&h.lingering, func(t *topic) {
+	next = drain(&h.refused, now, h.want)
+	return earlier(next, drain(&h.lingering, now, func(t *topic) {
 		t.move(&h.leaving)
 		signal(h.session.work)
-	})
-	return next
+	}))
+}
+
+// drain calls then, which takes it out of l, for each topic in front that is
+// due at now. It returns when the first of the others is, zero if there is none.
+func drain(l *list.List, now time.Time, then func(*topic)) time.Time {
+	for e := l.Front(); e != nil; e = l.Front() {
+		t := e.Value.(*topic)
+		if now.Before(t.due) {
+			return t.due
+		}
+		then(t)
+	}
+	return time.Time{}
 }
 
 // earlier returns the earlier of two times, of which zero ones do not count.

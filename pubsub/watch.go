@@ -14,7 +14,7 @@ const (
 	connectTimeout = 30 * time.Second
 
 	// Sessions that fail in a row are minPause apart, then twice that, and so
-	// on up to maxPause.
+	// on up to maxPause. So are the attempts to find the node of a channel.
 	minPause = 10 * time.Millisecond
 	maxPause = time.Second
 )
@@ -56,22 +56,22 @@ func (h *Hub) supervise() {
 func (h *Hub) pause() {
 	for {
 		h.mu.Lock()
-		wait, idle := time.Until(h.retryAt), len(h.topics) == 0
+		wait, idle := time.Until(h.retryAt), h.here == 0
 		h.mu.Unlock()
 		if idle || wait <= 0 {
 			return
 		}
-		h.sleep(wait)
+		sleep(wait, h.kick)
 	}
 }
 
 // sleep returns after d, or when somebody kicks.
-func (h *Hub) sleep(d time.Duration) {
+func sleep(d time.Duration, kick <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-h.kick:
+	case <-kick:
 	}
 }
 
@@ -81,12 +81,13 @@ func (h *Hub) begin() *session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if len(h.topics) == 0 {
-		h.supervised, h.lost = false, false
+	if h.here == 0 {
+		h.supervised, h.outage = false, nil
 		return nil
 	}
-	s := &session{hub: h, work: make(chan struct{}, 1), opened: time.Now()}
+	s := &session{hub: h, open: h.open, work: make(chan struct{}, 1), opened: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	h.rechecked = s.opened
 	h.session = s
 	h.goLocked(s.write)
 	return s
@@ -105,7 +106,7 @@ func (h *Hub) watch(s *session) {
 		if !ok {
 			return
 		}
-		h.sleep(time.Until(next))
+		sleep(time.Until(next), h.kick)
 	}
 }
 
@@ -116,7 +117,7 @@ func (h *Hub) look(s *session) (next time.Time, n news, ok bool) {
 
 	now := time.Now()
 	n, h.news = h.news, n
-	if h.session == s && len(h.topics) == 0 {
+	if h.session == s && h.here == 0 {
 		h.detachLocked(s)
 		h.failures = 0
 	}
@@ -128,8 +129,23 @@ func (h *Hub) look(s *session) (next time.Time, n news, ok bool) {
 		h.failLocked(s, err)
 		return next, n, false
 	}
-	h.planned = earlier(next, h.dueLocked(now))
+	next = earlier(next, h.dueLocked(now))
+	h.planned = earlier(next, h.recheckLocked(now))
 	return h.planned, n, true
+}
+
+// recheckLocked has the topics of a Shards' hub located again from time to time.
+// It returns when to do so next, zero if never.
+func (h *Hub) recheckLocked(now time.Time) (next time.Time) {
+	if h.shards == nil {
+		return next
+	}
+	if next = h.rechecked.Add(h.shards.cfg.Recheck); now.Before(next) {
+		return next
+	}
+	h.rechecked = now
+	h.shards.recheck(h)
+	return now.Add(h.shards.cfg.Recheck)
 }
 
 // probeLocked judges whether s is alive. It returns when to judge again.
@@ -167,10 +183,15 @@ func (h *Hub) backOffLocked(s *session) {
 	if !s.established.IsZero() && now.Sub(s.established) >= maxPause {
 		h.failures = 0
 	}
-	pause := min(minPause<<min(h.failures, 10), maxPause)
+	h.retryAt = now.Add(backOff(h.failures))
 	h.failures++
-	// Half of it is random, so that clients do not come back in step.
-	h.retryAt = now.Add(pause/2 + rand.N(pause/2))
+}
+
+// backOff is how long to wait after n earlier failures. Half of it is random,
+// so that clients do not come back in step.
+func backOff(n int) time.Duration {
+	pause := min(minPause<<min(n, 10), maxPause)
+	return pause/2 + rand.N(pause/2)
 }
 
 // report logs how s ended: the first loss in a row as a warning.
