@@ -84,7 +84,14 @@ func openSlots(t testing.TB, silence time.Duration, own bool) *rig {
 		require.NoError(t, err)
 		return servers.at(rdb.Options().Addr)
 	}
-	r := &rig{through: client(t), direct: direct, client: client, each: direct.ForEachMaster, sharded: true}
+	r := &rig{
+		through: client(t), direct: direct, client: client, each: direct.ForEachMaster,
+		home: func(key string) redis.UniversalClient {
+			rdb, err := direct.MasterForKey(context.Background(), key)
+			require.NoError(t, err)
+			return rdb
+		},
+	}
 	return r.find(ps, at, backends(own, process))
 }
 
@@ -209,8 +216,11 @@ func TestTopologies(t *testing.T) {
 
 				told := r.listen(t, key)
 				publish := r.through.Publish
-				if r.sharded {
+				switch {
+				case r.sharded:
 					publish = r.through.SPublish
+				case r.home != nil:
+					publish = r.home(key).Publish
 				}
 				require.NoError(t, publish(ctx, script.Channel(key), "0").Err())
 				require.Equal(t, 1, told())

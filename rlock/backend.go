@@ -17,7 +17,7 @@ type backend struct {
 	oneServer   bool          // a call may name the keys of several locks
 	tags        bool          // it places keys by their hash tags: one lock's must agree
 	slots       bool          // its servers may be a cluster's
-	manual      bool          // the user says which server has which slot
+	apart       bool          // they may be single ones, which do not pass messages on
 
 	// node is the server that has a key. nil: there is but one, or nobody can say.
 	node func(ctx context.Context, key string) (*redis.Client, error)
@@ -39,12 +39,13 @@ func backendOf(rdb redis.UniversalClient) (backend, error) {
 	case *redis.ClusterClient:
 		o := rdb.Options()
 		b.readTimeout = o.ReadTimeout
-		b.tags, b.slots, b.manual = true, true, o.ClusterSlots != nil
+		b.tags, b.slots = true, true
+		b.apart = o.ClusterSlots != nil // the user says which server has what
 		b.node = rdb.MasterForKey
 		b.refresh = rdb.ReloadState
 	case *redis.Ring:
 		b.readTimeout = rdb.Options().ReadTimeout
-		b.tags = true
+		b.tags, b.apart = true, true
 		b.node = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
 	}
 	return b, nil

@@ -121,7 +121,7 @@ func (s *sharding) ask(ctx context.Context, key string) (any, error) {
 		return publishPlain, nil
 	case cluster.Err() == nil:
 		return publishSharded, nil
-	case s.b.manual || strings.Contains(cluster.Err().Error(), "cluster support disabled"):
+	case s.b.apart || strings.Contains(cluster.Err().Error(), "cluster support disabled"):
 		return publishPlain, nil
 	}
 	return publishSharded, nil // go-redis has found a cluster; this user may not ask it
