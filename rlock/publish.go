@@ -166,7 +166,45 @@ type channels interface {
 }
 
 // newChannels makes the subscriptions of c, which connect when they are needed.
-func newChannels(b *backend, _ *sharding, cfg pubsub.Config) channels {
-	cfg.Open = func(ctx context.Context) pubsub.Conn { return b.rdb.Subscribe(ctx) }
-	return pubsub.New(cfg)
+func newChannels(b *backend, s *sharding, cfg pubsub.Config) channels {
+	if b.node == nil && s.settled() {
+		cfg.Open = func(ctx context.Context) pubsub.Conn { return b.rdb.Subscribe(ctx) }
+		return pubsub.New(cfg)
+	}
+	cfg.OneByOne = true // channels of several slots in one command are refused
+	return pubsub.NewShards(pubsub.ShardsConfig{
+		Config: cfg,
+		Locate: func(ctx context.Context, channel string, wrong bool) (pubsub.Node, error) {
+			return locate(ctx, b, s, channel, wrong)
+		},
+	})
+}
+
+// locate finds the connection for a channel, which is placed as its lock's key.
+func locate(ctx context.Context, b *backend, s *sharding, channel string, wrong bool) (pubsub.Node, error) {
+	sharded, err := s.decide(ctx, channel)
+	if err != nil {
+		return pubsub.Node{}, err
+	}
+	if wrong && b.refresh != nil {
+		b.refresh(ctx)
+	}
+	if b.node == nil || !sharded && !b.apart {
+		return pubsub.Node{Open: func(ctx context.Context) pubsub.Conn {
+			if sharded {
+				return pubsub.Sharded(b.rdb.SSubscribe(ctx))
+			}
+			return b.rdb.Subscribe(ctx)
+		}}, nil
+	}
+	node, err := b.node(ctx, channel)
+	if err != nil {
+		return pubsub.Node{}, err
+	}
+	return pubsub.Node{ID: node.Options().Addr, Open: func(ctx context.Context) pubsub.Conn {
+		if sharded {
+			return pubsub.Sharded(node.SSubscribe(ctx))
+		}
+		return node.Subscribe(ctx)
+	}}, nil
 }
