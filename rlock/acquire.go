@@ -66,6 +66,7 @@ func (e *entry) answered(f *flight, r reply) {
 		f.settle()
 		return
 	}
+	e.guard(w, r)
 	var gone *record.Hold
 	f.verdict, gone = e.rec.Answer(f.q, r.yes, now)
 	if gone != nil {
@@ -117,7 +118,7 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 			return false, err
 		case f.err == nil && f.verdict == record.Held:
 			e.c.counters.contended.Add(1)
-			return false, nil
+			return false, e.restarted()
 		}
 	}
 	for late := 0; ; {
@@ -140,7 +141,7 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 			}
 		default:
 			e.c.counters.contended.Add(1)
-			return false, nil
+			return false, e.restarted()
 		}
 	}
 }

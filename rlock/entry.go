@@ -40,6 +40,7 @@ type entry struct {
 	found  uint64               // how often the lock was found taken, or given to one of ours
 	asked  time.Time            // the head need not ask again before that
 	yields bool                 // until asked it does not listen to messages either
+	young  time.Time            // the restart guard refused the latest attempt, until then; zero: it did not
 	woken  uint64               // how often it was told to ask at once
 	sweeps *sweep               // while own fields may stand that no hold uses
 

@@ -32,6 +32,12 @@ var (
 	// the goroutine would wait for itself.
 	ErrReentry = errors.New("rlock: already inside")
 
+	// ErrRestarted: the server has not run for as long as WithRestartGuard wants,
+	// when the wait was over. Nothing is held, and nothing was changed. Nobody held
+	// the lock in Redis, but somebody may still work under one that the server has
+	// forgotten. Try again later.
+	ErrRestarted = errors.New("rlock: server restarted not long ago")
+
 	// ErrMaxHold: the hold came to the end that WithMaxHold sets.
 	ErrMaxHold = errors.New("rlock: longest hold time reached")
 

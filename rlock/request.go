@@ -15,7 +15,7 @@ import (
 type reply struct {
 	yes   bool
 	left  time.Duration // of a refused acquire
-	young bool          // of a refused acquire: the restart guard refused it
+	young bool          // of a refused acquire: it was the restart guard that refused
 	told  int           // of a release: subscribers that heard of it; -1 unknown
 	err   error         // there was no answer
 	final bool          // and there would be none to another attempt

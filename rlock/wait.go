@@ -78,7 +78,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		// However short the wait is, a head that nobody has asked for yet asks once:
 		// (false, nil) would be a guess.
 		if err := k.past(); err != nil && (tried || !head || !errors.Is(err, errOver)) {
-			return false, e.verdictOn(w, err)
+			return false, e.verdictOn(k, w, err)
 		}
 		sleep := e.c.opt.recheck
 		if head {
@@ -89,7 +89,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			f, err := e.ask(k, w)
 			switch {
 			case err != nil:
-				return false, e.verdictOn(w, err)
+				return false, e.verdictOn(k, w, err)
 			case f == nil:
 				continue // something has come of it while the turn was waited for
 			case f.verdict == record.Granted:
@@ -105,7 +105,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		}
 		e.contended(w)
 		if err := e.sleep(k, w, head, sleep); err != nil && w.hold == nil {
-			return false, e.verdictOn(w, err)
+			return false, e.verdictOn(k, w, err)
 		}
 	}
 }
@@ -123,9 +123,12 @@ func tooShort(lease time.Duration) error {
 }
 
 // verdictOn is the error of a wait that ended with err. When its time was over and
-// others had the lock, that is none. When nobody knows who had it, it is.
-func (e *entry) verdictOn(w *waiter, err error) error {
+// others had the lock, that is none. When nobody knows who had it, it is, and when
+// nobody had it but the restart guard refused.
+func (e *entry) verdictOn(k *call, w *waiter, err error) error {
 	switch {
+	case e.found != w.found && e.restarted() != nil && (errors.Is(err, errOver) || k.ctx.Err() != nil):
+		return both(e.restarted(), err)
 	case !errors.Is(err, errOver) || errors.Is(err, ErrUnsettled):
 		return err
 	case e.passing.to == w: // it may have the lock this moment
