@@ -45,6 +45,11 @@ type topology struct {
 
 var topologies = []topology{
 	{"single", openSingle},
+	{"cluster", openCluster},
+	{"slots", openSlots},
+	{"failover", openFailover},
+	{"ring", openRing},
+	{"autopipeline", openAutoPipeliner},
 }
 
 // silence is after which the impatient client gives an answer up.
@@ -129,6 +134,7 @@ type scene struct {
 	other  *rlock.Client // past it
 	theirs *rlock.Lock
 	line   *redistest.Proxy
+	tag    string // the first name
 
 	pending <-chan error // of a Lock that waits, see wait
 	told    func() int   // nil when messages cannot be counted
@@ -149,9 +155,14 @@ func newScene(t *testing.T, r *rig, opts ...rlock.Option) *scene {
 	return s
 }
 
-// rename goes on with a fresh name and sends nothing.
+// rename goes on with a fresh name, at the same server, and sends nothing.
 func (s *scene) rename() {
 	n := name(s.T)
+	if s.tag == "" {
+		s.tag = n
+	} else {
+		n = "{" + s.tag + "}:" + n
+	}
 	s.l, s.theirs = s.c.NewLock(n), s.other.NewLock(n)
 	s.line = s.proxy(s.l.Key())
 }

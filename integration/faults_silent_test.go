@@ -113,7 +113,8 @@ func TestFaults_CloseWhenUnreachable(t *testing.T) {
 			"closed by the user": func(s *scene) { require.NoError(s, s.through.Close()) },
 		} {
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
-				Redis(t)
+				// The servers that tests share stay.
+				t.Run("servers", func(t *testing.T) { kind.open(t, silence, false) })
 				leak := goleak.IgnoreCurrent()
 				t.Run("scene", func(t *testing.T) {
 					closeUnreachable(t, newScene(t, kind.open(t, silence, false)), fall)

@@ -15,15 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/script"
 )
 
-// moreTopologies are those beside the single server.
-var moreTopologies = []topology{
-	{"cluster", openCluster},
-	{"slots", openSlots},
-	{"failover", openFailover},
-	{"ring", openRing},
-	{"autopipeline", openAutoPipeliner},
-}
-
 // find fills in where a key is. backend is nil when the servers are shared.
 func (r *rig) find(ps *redistest.Proxies, at func(key string) *redistest.Server, own func(*redistest.Server) backend) *rig {
 	r.proxy = func(key string) *redistest.Proxy { return ps.For(at(key).Addr) }
@@ -189,7 +180,7 @@ func TestTopologies(t *testing.T) {
 	const text = "return redis.call('incr', KEYS[1])"
 	sum := sha1.Sum([]byte(text))
 	sha := hex.EncodeToString(sum[:])
-	for _, kind := range append(topologies[:1:1], moreTopologies...) {
+	for _, kind := range topologies {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			r := kind.open(t, silence, false)

@@ -26,7 +26,9 @@ func TestWakeups_KeyGone(t *testing.T) {
 		do   func(s *scene)
 	}{
 		{"DEL", false, func(s *scene) { require.EqualValues(s, 1, s.direct.Del(s.ctx, s.l.Key()).Val()) }},
-		{"FLUSHALL", true, func(s *scene) { require.NoError(s, s.direct.FlushAll(s.ctx).Err()) }},
+		{"FLUSHALL", true, func(s *scene) {
+			require.NoError(s, s.server(s.l.Key()).Client(s).FlushAll(s.ctx).Err())
+		}},
 		{"restart", true, func(s *scene) { s.server(s.l.Key()).Restart(s) }},
 		{"stopped for longer than the TTL", true, func(s *scene) {
 			s.server(s.l.Key()).Stop(s)
@@ -216,7 +218,7 @@ func TestWakeups_SlowSubscribe(t *testing.T) {
 				t.Parallel()
 				s := newScene(t, kind.open(t, faultLimit, false))
 				require.NoError(t, s.theirs.Lock(s.as(stranger)))
-				rule := s.line.On(redistest.Command("subscribe"), action)
+				rule := s.line.On(redistest.Command("subscribe", "ssubscribe"), action)
 				got := s.asks(s.l, alice)
 				rule.Wait(t)
 				if name == "confirmation" {

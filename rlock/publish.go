@@ -156,7 +156,9 @@ func (s *sharding) begin(c *Client, k *call, key string) error {
 // definite tells whether a server that answers so does not know the command, or
 // refuses it to this user. Anything else it may say now and not later.
 func definite(err error) bool {
-	return redis.HasErrorPrefix(err, "ERR") || redis.HasErrorPrefix(err, "NOPERM")
+	var reply redis.Error
+	return errors.As(err, &reply) &&
+		(strings.HasPrefix(reply.Error(), "ERR ") || strings.HasPrefix(reply.Error(), "NOPERM "))
 }
 
 // channels is what wakes waiters: a subscription connection, or one for each node.
