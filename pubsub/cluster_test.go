@@ -18,19 +18,20 @@ type cluster struct {
 	nodes []*server
 
 	mu     sync.Mutex
-	owner  map[string]int // node of a channel; 0 if it is missing
-	view   map[string]int // what Locate says
-	stale  bool           // Locate does not refresh its view
-	errs   error          // what Locate returns, if not nil
-	hang   chan struct{}  // Locate blocks until it is closed or ctx ends, if not nil
-	unwell error          // what a node says to the channels that it serves, if not nil
+	owner  map[string]int  // node of a channel; 0 if it is missing
+	view   map[string]int  // what Locate says
+	stale  bool            // Locate does not refresh its view
+	errs   error           // what Locate returns, if not nil
+	hang   chan struct{}   // Locate blocks until it is closed or ctx ends, if not nil
+	stolen map[string]bool // channels that are left alone: see steal
+	unwell error           // what a node says to the channels that it serves, if not nil
 
 	asked, doubted int // calls of Locate, and those with wrong
 	busy, maxBusy  int // calls at a time
 }
 
 func newCluster(n int) *cluster {
-	c := &cluster{owner: make(map[string]int), view: make(map[string]int)}
+	c := &cluster{owner: make(map[string]int), view: make(map[string]int), stolen: make(map[string]bool)}
 	for i := range n {
 		s := newServer()
 		s.sharded = "s"
@@ -88,10 +89,12 @@ func (c *cluster) locate(ctx context.Context, channel string, wrong bool) (pubsu
 // It reports whether there was one.
 func (c *cluster) move(channel string, to int) bool {
 	c.mu.Lock()
-	from := c.owner[channel]
-	c.owner[channel] = to
+	from, stolen := c.owner[channel], c.stolen[channel]
+	if !stolen {
+		c.owner[channel] = to
+	}
 	c.mu.Unlock()
-	if from == to {
+	if from == to || stolen {
 		return false
 	}
 	c.nodes[from].kick(channel)
@@ -99,13 +102,16 @@ func (c *cluster) move(channel string, to int) bool {
 }
 
 // steal is move without a word to those who are subscribed, as with a master
-// that is demoted to a replica. Locate knows.
+// that is demoted to a replica. Locate knows. The channel then stays there: if it
+// came back before the next recheck, nobody could know that messages were lost.
 func (c *cluster) steal(channel string, to int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	from := c.owner[channel]
-	c.owner[channel], c.view[channel] = to, to
-	return from != to
+	if c.owner[channel] == to || c.stolen[channel] {
+		return false
+	}
+	c.owner[channel], c.view[channel], c.stolen[channel] = to, to, true
+	return true
 }
 
 // fail takes a node down, after its channels have moved to another one: nobody
@@ -113,7 +119,7 @@ func (c *cluster) steal(channel string, to int) bool {
 func (c *cluster) fail(node, heir int) {
 	c.mu.Lock()
 	for channel, i := range c.owner {
-		if i == node {
+		if i == node && !c.stolen[channel] {
 			c.owner[channel] = heir
 		}
 	}

@@ -282,6 +282,22 @@ func TestLostConnection(t *testing.T) {
 	})
 }
 
+// Also if nobody is left of those who were hit.
+func TestReconnectIsCounted(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		x := b.ready("a")
+		b.srv.set(func(s *server) { s.down = errDown })
+		b.srv.cut()
+		time.Sleep(time.Second)
+		y := b.hub.Subscribe("b")
+		x.Close()
+		b.srv.set(func(s *server) { s.down = nil })
+		time.Sleep(time.Second)
+		b.woken(y)
+		assert.EqualValues(b, 1, b.reconnects.Load())
+	})
+}
+
 func TestWAIT2_HalfOpenConnection(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		x := b.ready("a")

@@ -56,6 +56,9 @@ func (w *world) settle() {
 	w.srv.calm()
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
+	if c, ok := w.srv.(*cluster); ok {
+		c.set(func(c *cluster) { clear(c.stolen) })
+	}
 }
 
 // check is for a settled world.

@@ -227,16 +227,12 @@ func (s *Shards) located(t *topic, node Node, err error) (complain bool) {
 		return false
 	}
 	t.state = absent
-	switch {
-	case err != nil:
+	if err != nil {
 		s.retry(t, false)
 		return s.complain()
-	case t.subs.Len() == 0:
-		s.forget(t)
-	default:
-		t.wrong = false
-		s.hub(node).take(t)
 	}
+	t.wrong = false
+	s.hub(node).take(t)
 	return false
 }
 
@@ -256,11 +252,7 @@ func (s *Shards) rechecked(t *topic, at *Hub, node Node, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	switch {
-	case s.closed || err != nil: // it stays where it is
-	case node.ID == at.id:
-		at.open = node.Open
-	case t.hub == at && t.state == subscribed && t.in == nil:
+	if err == nil && node.ID != at.id && t.hub == at && t.state == subscribed && t.in == nil {
 		t.wrong = true
 		t.move(&at.leaving)
 		signal(at.session.work)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -158,10 +159,17 @@ func TestShards_MovesWithItsChannel(t *testing.T) {
 		b.served("a", x)
 		b.asleep(x, y, other)
 		b.served("b", other)
+		b.nodes[0].set(func(s *server) { // late, of a channel that is elsewhere
+			s.conns[0].push(&redis.Message{Channel: "a"})
+			s.conns[0].push(&redis.Subscription{Kind: "sunsubscribe", Channel: "a"})
+		})
+		b.asleep(x, y)
 		assert.Equal(b, 1, b.wrongs())
 		assert.Equal(b, 1, b.calls())
 		assert.Empty(b, b.nodes[0].commands())
 		assert.Equal(b, 2, b.dials())
+		time.Sleep(time.Minute + time.Second) // and no answer is missing
+		assert.Equal(b, 1, b.wrongs(), "rechecks need no refresh")
 
 		b.move("b", 1)
 		b.woken(other)
@@ -194,10 +202,10 @@ func TestShards_MovedAmongMany(t *testing.T) {
 		b.nodes[0].set(func(s *server) { s.holding = true })
 		var subs []*pubsub.Subscription
 		for i := range 300 {
-			subs = append(subs, b.on(0, fmt.Sprint(i)))
-			if i%3 == 0 {
+			if i%3 == 0 { // and Locate says 0
 				b.cluster.set(func(c *cluster) { c.owner[fmt.Sprint(i)] = 1 })
 			}
+			subs = append(subs, b.shards.Subscribe(fmt.Sprint(i)))
 		}
 		b.asleep(subs...)
 		b.nodes[0].release(-1)
@@ -276,13 +284,13 @@ func TestShards_SlowRecheck(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
 		require.Equal(b, 3, b.busy)
-		b.move("a", 2) // lost, and located once more
-		b.nodes[0].kick("a")
-		y.Close() // lingers
+		b.cluster.set(func(c *cluster) { c.hang = nil })
+		b.nodes[0].kick("a") // so that it is lost, and located once more
+		y.Close()            // lingers
 		b.woken(x)
 		close(hang)
-		b.cluster.set(func(c *cluster) { c.hang = nil })
-		b.woken(x, z)
+		b.woken(z)
+		b.asleep(x)
 		b.served("a", x)
 		b.served("c", z)
 		synctest.Wait()
@@ -302,9 +310,11 @@ func TestShards_UnreadyNode(t *testing.T) {
 			b.forget()
 			y := b.on(0, "b")
 			b.asleep(y)
+			n := len(b.nodes[0].commands())
+			assert.Equal(b, 1, n, "not again without a pause")
 			time.Sleep(time.Minute)
 			b.asleep(x, y)
-			n := len(b.nodes[0].commands())
+			n += len(b.nodes[0].commands())
 			assert.Greater(b, n, 50)
 			assert.Less(b, n, 150)
 			assert.Equal(b, n-1, b.wrongs())
@@ -331,6 +341,70 @@ func TestShards_LocateFails(t *testing.T) {
 		time.Sleep(time.Second)
 		b.woken(x)
 		assert.Contains(b, b.bubble.log.String(), errNoState.Error())
+	})
+}
+
+// A short pause is not as long as the one of another channel.
+func TestShards_ShortAndLongPauses(t *testing.T) {
+	inCluster(t, 1, func(b *shardsBubble) {
+		b.cluster.set(func(c *cluster) { c.errs = errNoState })
+		b.on(0, "a")
+		time.Sleep(time.Minute)
+		x := b.on(0, "b")
+		b.asleep(x)
+		b.cluster.set(func(c *cluster) { c.errs = nil })
+		time.Sleep(11 * time.Millisecond)
+		b.woken(x)
+	})
+}
+
+// Nodes that come and go are forgotten, but not when one may be dialled next.
+func TestShards_ManyNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, dead := newServer(), newServer()
+		dead.down = errDown
+		shards := pubsub.NewShards(pubsub.ShardsConfig{
+			Config: pubsub.Config{Linger: time.Millisecond},
+			Locate: func(_ context.Context, channel string, _ bool) (pubsub.Node, error) {
+				if channel == "dead" {
+					return pubsub.Node{ID: channel, Open: dead.open}, nil
+				}
+				return pubsub.Node{ID: channel, Open: srv.open}, nil
+			},
+		})
+		for i := range 500 {
+			sub, never := shards.Subscribe(fmt.Sprint(i)), shards.Subscribe("dead")
+			require.True(t, take(sub))
+			sub.Close()
+			time.Sleep(10 * time.Millisecond)
+			never.Close()
+		}
+		synctest.Wait()
+		assert.Less(t, dead.dials(), 50)
+		assert.LessOrEqual(t, shards.Hubs(), 3)
+		require.NoError(t, shards.Close(t.Context()))
+	})
+}
+
+// Somebody who comes while the channel is unsubscribed waits for no pause.
+func TestShards_SubscribeWhileUnsubscribing(t *testing.T) {
+	inCluster(t, 1, func(b *shardsBubble) {
+		keep := b.ready(0, "keep")
+		for range 10 {
+			b.ready(0, "a").Close()
+			time.Sleep(5*time.Second - 1)
+			b.nodes[0].set(func(s *server) { s.holding = true })
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			x := b.shards.Subscribe("a")
+			b.asleep(x)
+			b.nodes[0].release(-1)
+			b.woken(x)
+			x.Close()
+		}
+		b.asleep(keep)
+		assert.Zero(b, b.wrongs())
+		assert.Equal(b, 1, b.dials())
 	})
 }
 
