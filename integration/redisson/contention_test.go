@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -42,8 +41,13 @@ func (m *match) owners(client *goPeer, n int) []*goParty {
 // contendBoth lets all of them contend, and checks that no increment is lost.
 func (m *match) contendBoth(java []*javaParty, golang []*goParty, d, pause time.Duration) (j, g tally) {
 	m.Helper()
+	return m.contending(java, golang, d, pause)()
+}
+
+// contending is contendBoth that goes on meanwhile: over waits for its end.
+func (m *match) contending(java []*javaParty, golang []*goParty, d, pause time.Duration) (over func() (j, g tally)) {
+	var j, g tally
 	counter := m.key + ":counter"
-	defer m.rdb.Del(m.ctx, counter)
 	var mu sync.Mutex // guards j and g
 	add := func(sum *tally, one tally) {
 		mu.Lock()
@@ -67,70 +71,111 @@ func (m *match) contendBoth(java []*javaParty, golang []*goParty, d, pause time.
 			return err
 		})
 	}
-	require.NoError(m, all.Wait())
-	n, err := m.rdb.Get(m.ctx, counter).Int()
-	require.NoError(m, err)
-	require.Equal(m, j.Entries+g.Entries, n, "increments were lost")
-	m.eventually(func() bool { return len(m.fields()) == 0 }, "all have given the lock back")
-	return j, g
+	return func() (tally, tally) {
+		m.Helper()
+		defer m.rdb.Del(m.ctx, counter)
+		require.NoError(m, all.Wait())
+		n, err := m.rdb.Get(m.ctx, counter).Int()
+		require.NoError(m, err)
+		require.Equal(m, j.Entries+g.Entries, n, "increments were lost")
+		m.eventually(func() bool { return len(m.fields()) == 0 }, "all have given the lock back")
+		return j, g
+	}
 }
 
-// Twenty processes: ten clients of each language, with one owner each. Each
-// language gets at least that share of the entries.
-func testProcesses(t *testing.T, h *harness, least float64) {
+// leastShare is the part of the entries that each language gets at least.
+const leastShare = 0.1
+
+// Twenty processes: ten clients of each language, with one owner each.
+func testProcesses(t *testing.T, h *harness, d time.Duration) {
 	m := newMatch(t, h, "lock")
 	var java []*javaParty
 	var golang []*goParty
 	for range 10 {
-		client := m.java.client(t, h.server.Addr, long)
+		client := m.java.client(t, h.addrs, long)
 		t.Cleanup(func() { client.close(t) })
 		java = append(java, m.workers(client, 1)...)
-		golang = append(golang, m.owners(m.golang.client(t, h.server.Client(t)), 1)...)
+		golang = append(golang, m.owners(m.golang.client(t, h.client(t)), 1)...)
 	}
 	// Their first connections are no part of it.
 	m.contendBoth(java, golang, 300*time.Millisecond, 0)
-	m.shares(java, golang, soak(t, 8*time.Second), least)
+	m.shares(java, golang, soak(t, d))
 }
 
 // Ten threads of one Redisson client, and ten goroutines of one relock client,
 // which pass the lock among themselves.
-func testThreads(t *testing.T, h *harness, least float64) {
+func testThreads(t *testing.T, h *harness, d time.Duration) {
 	m := newMatch(t, h, "lock")
-	client := m.golang.client(t, h.server.Client(t))
-	m.shares(m.javaThreads(10), m.owners(client, 10), soak(t, 4*time.Second), least)
+	client := m.golang.client(t, h.client(t))
+	m.shares(m.javaThreads(10), m.owners(client, 10), soak(t, d))
 	t.Logf("relock's client: %+v", client.c.Stats())
 }
 
-// shares lets them contend, and says how often each language came in.
-func (m *match) shares(java []*javaParty, golang []*goParty, d time.Duration, least float64) {
+// shares lets them contend, and checks how often each language came in. How the
+// machine deals out its processors is not what is tested: one try of a few must
+// do.
+func (m *match) shares(java []*javaParty, golang []*goParty, d time.Duration) {
 	m.Helper()
-	j, g := m.contendBoth(java, golang, d, 0)
-	share := float64(j.Entries) / float64(j.Entries+g.Entries)
-	m.Logf("java: %d entries, %.1f %%, the longest wait %v; go: %d, %v", j.Entries, 100*share, j.Longest, g.Entries, g.Longest)
-	require.GreaterOrEqual(m, share, least, "Java is starved")
-	require.GreaterOrEqual(m, 1-share, least, "Go is starved")
-	require.Less(m, max(j.Longest, g.Longest), waitLimit, "nobody waits for a TTL")
-}
-
-// One Java thread beside 32 goroutines that pass the lock among themselves: it
-// gets its turn, each time within limit, when their process has had its share.
-// A machine that pauses for a moment is not what is tested here: one try of a
-// few must be without.
-func testHandoff(t *testing.T, h *harness, limit time.Duration) {
 	for try := 1; ; try++ {
-		longest := handoff(t, h, soak(t, 6*time.Second))
-		if longest <= limit {
+		j, g := m.contendBoth(java, golang, d, 0)
+		share := float64(j.Entries) / float64(j.Entries+g.Entries)
+		m.Logf("java: %d entries, %.1f %%, the longest wait %v; go: %d, %v", j.Entries, 100*share, j.Longest, g.Entries, g.Longest)
+		require.Less(m, max(j.Longest, g.Longest), waitLimit, "nobody waits for a TTL")
+		if min(share, 1-share) >= leastShare {
 			return
 		}
-		require.Less(t, try, tries, "Java waits for %v, longer than %v", longest, limit)
+		require.Less(m, try, tries, "a language is starved")
 	}
 }
 
-// handoff returns Java's longest wait.
-func handoff(t *testing.T, h *harness, d time.Duration) time.Duration {
+// Both languages on a lock of each master, all at once.
+func testMasters(t *testing.T, h *harness, d time.Duration) {
+	java := h.java.open(t, long).(*javaPeer)
+	one, two := h.golang.client(t, h.client(t)), h.golang.client(t, h.client(t))
+	masters := map[string]bool{}
+	var over []func()
+	for range h.nodes {
+		m := newMatch(t, h, "lock")
+		master := h.cluster.Master(m.key).Addr
+		masters[master] = true
+		contention := m.contending(m.workers(java, 4), append(m.owners(one, 3), m.owners(two, 1)...), soak(t, d), 0)
+		over = append(over, func() {
+			j, g := contention()
+			t.Logf("%s: java: %d entries, the longest wait %v; go: %d, %v", master, j.Entries, j.Longest, g.Entries, g.Longest)
+			require.Greater(t, j.Entries, 20)
+			require.Greater(t, g.Entries, 20)
+			require.Less(t, max(j.Longest, g.Longest), waitLimit, "nobody waits for a TTL")
+		})
+	}
+	require.Len(t, masters, len(h.nodes))
+	for _, wait := range over {
+		wait()
+	}
+}
+
+// handoffLimit is relock's default, and what issue 5 adds to it for a JVM.
+const handoffLimit = 50*time.Millisecond + 300*time.Millisecond
+
+// One Java thread beside 32 goroutines that pass the lock among themselves: it
+// gets its turn, within the limit, when their process has had its share. A machine
+// that pauses for a moment is not what is tested here: one time in a hundred may
+// be later, and one try of a few must do.
+func testHandoff(t *testing.T, h *harness, d time.Duration) {
+	for try := 1; ; try++ {
+		java := handoff(t, h, soak(t, d))
+		require.Less(t, java.Longest, waitLimit, "nobody waits for a TTL")
+		if 100*java.Late <= java.Entries {
+			return
+		}
+		require.Less(t, try, tries, "Java waits for longer than %v", handoffLimit)
+	}
+}
+
+// handoff returns how Java fared.
+func handoff(t *testing.T, h *harness, d time.Duration) tally {
 	t.Helper()
 	m := newMatch(t, h, "lock")
-	client := m.golang.client(t, h.server.Client(t))
+	client := m.golang.client(t, h.client(t))
 	var over atomic.Bool
 	var passing errgroup.Group
 	for _, g := range m.owners(client, 32) {
@@ -157,18 +202,17 @@ func handoff(t *testing.T, h *harness, d time.Duration) time.Duration {
 	s := client.c.Stats()
 	require.Greater(t, s.HandedOff, s.Acquired/2, "the lock passes inside the process")
 	require.Positive(t, java.Entries)
-	t.Logf("java: %d entries, %v on average, %v at most; go: %d, and %d times it let all have their turn",
-		java.Entries, java.Waited/time.Duration(java.Entries), java.Longest, s.Acquired, s.Released-s.HandedOff)
-	return java.Longest
+	t.Logf("java: %d entries, %v on average, %v at most, %d later than %v; go: %d, and %d times it let all have their turn",
+		java.Entries, java.Waited/time.Duration(java.Entries), java.Longest, java.Late, handoffLimit,
+		s.Acquired, s.Released-s.HandedOff)
+	return java
 }
 
 // The network between relock and Redis swallows answers, while Java contends.
-func testLostReplies(t *testing.T, h *harness) {
+func testLostReplies(t *testing.T, h *harness, d time.Duration) {
 	m := newMatch(t, h, "lock")
-	proxy := h.server.Proxy(t)
-	client := m.golang.client(t, redistest.NewClient(t, proxy.Addr, func(o *redis.Options) {
-		o.ReadTimeout = 200 * time.Millisecond
-	}))
+	rdb, proxy := h.flaky(t, m.key)
+	client := m.golang.client(t, rdb)
 	// The scripts are there: no fault hits a call that they were missing for.
 	for _, s := range []*script.Script{script.Acquire, script.Keep, script.Release, script.Pass} {
 		require.NoError(t, h.rdb.ScriptLoad(m.ctx, s.Text).Err())
@@ -182,7 +226,7 @@ func testLostReplies(t *testing.T, h *harness) {
 	closing := proxy.On(every(5, 0), redistest.LoseReplyAndClose).Times(0)
 	hanging := proxy.On(every(61, 7), redistest.LoseReplyAndHang).Times(0)
 
-	java, golang := m.contendBoth(m.javaThreads(4), m.owners(client, 4), soak(t, 5*time.Second), 0)
+	java, golang := m.contendBoth(m.javaThreads(4), m.owners(client, 4), soak(t, d), 0)
 	t.Logf("java: %d entries, the longest wait %v; go: %d, %v; replies lost: %d, and %d in silence",
 		java.Entries, java.Longest, golang.Entries, golang.Longest, closing.Count(), hanging.Count())
 	require.Greater(t, closing.Count(), 20)

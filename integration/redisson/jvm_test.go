@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ type answer struct {
 type jvm struct {
 	proc   *redistest.Process
 	stderr bytes.Buffer // to be read when proc has ended
+	serial atomic.Int64 // of the names that clients and threads are given
 
 	mu    sync.Mutex // guards what follows, and writing to in
 	in    io.WriteCloser

@@ -278,10 +278,8 @@ func cancelled(m *match) {
 // nothingElse checks that the lock has no other keys than its hash.
 func (m *match) nothingElse() {
 	m.Helper()
-	// The kind's name is in all its keys; a scan of the shared server is fine, a
-	// few hundred keys at most.
-	m.eventually(func() bool {
-		keys, _, err := m.rdb.Scan(m.ctx, 0, "*"+m.key+"*", 1_000_000).Result()
+	m.eventually(func() bool { // the lock's name is in all its keys
+		keys, err := m.keys(m.ctx, m.key)
 		require.NoError(m, err)
 		return slices.Equal(keys, []string{m.key})
 	}, "no key but the lock's is left")

@@ -2,21 +2,34 @@ package redisson
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/integration"
 	"github.com/relock-go/relock/internal/script"
 )
 
-func TestMain(m *testing.M) { integration.Main(m, nil) }
+// together is how many cells run at a time, if nobody says otherwise: they wait
+// for timeouts most of the time, and not for a processor.
+const together = "4"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		if err := flag.Set("test.parallel", together); err != nil {
+			panic(err)
+		}
+	}
+	integration.Main(m, nil)
+}
 
 // cell is something that holds between two sides, whichever holds the lock.
 type cell struct {
@@ -36,20 +49,38 @@ var kinds = []struct {
 // TestRedisson is all that shares the JVM: it takes seconds to start and to
 // become fast.
 func TestRedisson(t *testing.T) {
-	h := open(t)
-	h.warmUp(t)
+	j := startJVM(t)
+	t.Run("single server", func(t *testing.T) {
+		h := newHarness(t, j, singleServer(t), automatic)
+		h.warmUp(t)
+		t.Run("peer", func(t *testing.T) { testPeer(t, h) })
+		t.Run("recorded", func(t *testing.T) { testRecorded(t, h) })
+		t.Run("interrupted", func(t *testing.T) { testInterrupted(t, h) })
 
-	t.Run("peer", func(t *testing.T) { testPeer(t, h) })
-	t.Run("recorded", func(t *testing.T) { testRecorded(t, h) })
-	t.Run("interrupted", func(t *testing.T) { testInterrupted(t, h) })
+		// These load the machine, so they run alone.
+		t.Run("contention of processes", func(t *testing.T) { testProcesses(t, h, 8*time.Second) })
+		t.Run("contention of threads", func(t *testing.T) { testThreads(t, h, 4*time.Second) })
+		t.Run("handoff", func(t *testing.T) { testHandoff(t, h, 6*time.Second) })
+		t.Run("lost replies", func(t *testing.T) { testLostReplies(t, h, 5*time.Second) })
+		testMatrix(t, h)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		on := threeMasters(t)
+		h := newHarness(t, j, on, automatic)
+		h.warmUp(t)
+		t.Run("peer", func(t *testing.T) { testPeer(t, h) })
+		t.Run("recorded", func(t *testing.T) { testRecorded(t, h) })
 
-	// These load the machine, so they run alone. How evenly goroutines that pass the
-	// lock among themselves share it with Java is only reported here: see TestPending.
-	t.Run("contention of processes", func(t *testing.T) { testProcesses(t, h, 0.1) })
-	t.Run("contention of threads", func(t *testing.T) { testThreads(t, h, 0) })
-	t.Run("handoff", func(t *testing.T) { testHandoff(t, h, waitLimit) })
-	t.Run("lost replies", func(t *testing.T) { testLostReplies(t, h) })
+		t.Run("contention on all masters", func(t *testing.T) { testMasters(t, h, 3*time.Second) })
+		t.Run("handoff", func(t *testing.T) { testHandoff(t, h, 3*time.Second) })
+		t.Run("lost replies", func(t *testing.T) { testLostReplies(t, h, 4*time.Second) })
+		testMatrix(t, h)
+		testModes(t, j, on)
+	})
+}
 
+// testMatrix runs all cells both ways.
+func testMatrix(t *testing.T, h *harness) {
 	for _, kind := range kinds {
 		for _, c := range kind.cells {
 			for _, sides := range [][2]side{{h.java, h.golang}, {h.golang, h.java}} {
@@ -69,21 +100,13 @@ func TestRedisson(t *testing.T) {
 
 // harness is the two languages on one Redis.
 type harness struct {
-	server *integration.Server
-	rdb    *redis.Client
+	*deployment
 	java   *javaSide
 	golang *goSide
 }
 
-func open(t *testing.T) *harness {
-	t.Helper()
-	s := integration.Redis(t)
-	return &harness{
-		server: s,
-		rdb:    s.Client(t),
-		java:   &javaSide{jvm: startJVM(t), server: s, clients: map[time.Duration]*javaPeer{}},
-		golang: &goSide{server: s},
-	}
+func newHarness(t testing.TB, j *jvm, on *deployment, mode mode) *harness {
+	return &harness{deployment: on, java: newJavaSide(t, j, on, mode), golang: &goSide{on: on, mode: mode}}
 }
 
 // warmUp lets the JVM load and compile what it needs: the first calls take a
@@ -125,7 +148,7 @@ func newMatch(t *testing.T, h *harness, kind string) *match {
 }
 
 // again goes on with a fresh name.
-func (m *match) again() { m.key = strings.ReplaceAll(m.Name(), " ", "-") + ":" + uuid.NewString() }
+func (m *match) again() { m.key = m.deployment.name(strings.ReplaceAll(m.Name(), " ", "-")) }
 
 // Watchdog timeouts. Nothing ends by one that is not renewed, but in the tests
 // that wait for that.
@@ -172,10 +195,9 @@ func (m *match) pttl() time.Duration {
 // subscribers is how many clients listen for the lock's release.
 func (m *match) subscribers() int64 {
 	m.Helper()
-	channel := script.Channel(m.key)
-	n, err := m.rdb.PubSubNumSub(m.ctx, channel).Result()
+	plain, sharded, err := m.listeners(m.ctx, script.Channel(m.key))
 	require.NoError(m, err)
-	return n[channel]
+	return plain + sharded
 }
 
 // waitLimit bounds every wait for a condition. It is reached only when a test

@@ -58,13 +58,10 @@ func testRecorded(t *testing.T, h *harness) {
 	m := newMatch(t, h, "lock")
 	ctx, cancel := context.WithTimeout(m.ctx, waitLimit)
 	defer cancel()
-	sub := h.rdb.Subscribe(ctx, script.Channel(m.key))
-	defer sub.Close()
-	_, err := sub.Receive(ctx) // the confirmation
-	require.NoError(t, err)
+	sub := h.subscribe(ctx, t, script.Channel(m.key))
 	// told is the messages since the last call.
 	told := func() (messages []string) {
-		require.NoError(t, h.rdb.Publish(ctx, script.Channel(m.key), "7").Err()) // which Redisson ignores
+		require.NoError(t, h.publish(ctx, script.Channel(m.key), "7")) // which Redisson ignores
 		for {
 			message, err := sub.ReceiveMessage(ctx)
 			require.NoError(t, err)
@@ -89,7 +86,7 @@ func testRecorded(t *testing.T, h *harness) {
 	about(5 * time.Second) // a re-entry sets the TTL, also downwards
 	m.no(b.tryLock(0, 20*time.Second))
 	about(5 * time.Second)
-	err = b.unlock()
+	err := b.unlock()
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 	require.ErrorContains(t, err, "attempt to unlock lock, not locked by current thread by node id: "+client.uuid)
 	require.NoError(t, a.lock(0))
@@ -123,7 +120,7 @@ func testRecorded(t *testing.T, h *harness) {
 
 	// The key that stands for an unlock goes when it was answered.
 	m.eventually(func() bool {
-		keys, _, err := h.rdb.Scan(ctx, 0, "*"+m.key+"*", 1_000_000).Result()
+		keys, err := h.keys(ctx, m.key)
 		require.NoError(t, err)
 		return len(keys) == 0
 	}, "no key is left")
@@ -135,8 +132,8 @@ func testRecorded(t *testing.T, h *harness) {
 // watchdog renews it.
 func testInterrupted(t *testing.T, h *harness) {
 	m := newMatch(t, h, "lock")
-	proxy := h.server.Proxy(t)
-	client := h.java.client(t, proxy.Addr, short)
+	proxy := h.single.Proxy(t)
+	client := h.java.client(t, []string{proxy.Addr}, short)
 	defer client.close(t)
 	a := client.worker(t, "lock", m.key)
 	require.NoError(t, a.lock(0)) // so that the script is there

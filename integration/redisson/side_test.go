@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/relock-go/relock/integration"
 	"github.com/relock-go/relock/rlock"
 )
 
@@ -60,11 +61,24 @@ type party interface {
 // javaSide is Redisson.
 type javaSide struct {
 	*jvm
-	server *integration.Server
+	on   *deployment
+	mode mode
 
 	mu      sync.Mutex // guards clients
 	clients map[time.Duration]*javaPeer
-	serial  atomic.Int64
+}
+
+// newJavaSide is Redisson in a mode. Its clients end with t.
+func newJavaSide(t testing.TB, j *jvm, on *deployment, mode mode) *javaSide {
+	s := &javaSide{jvm: j, on: on, mode: mode, clients: map[time.Duration]*javaPeer{}}
+	t.Cleanup(func() {
+		var closing errgroup.Group
+		for _, p := range s.clients {
+			closing.Go(p.shutdown)
+		}
+		require.NoError(t, closing.Wait())
+	})
+	return s
 }
 
 func (s *javaSide) String() string { return "java" }
@@ -76,19 +90,24 @@ func (s *javaSide) open(t testing.TB, watchdog time.Duration) peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.clients[watchdog] == nil {
-		s.clients[watchdog] = s.client(t, s.server.Addr, watchdog)
+		s.clients[watchdog] = s.client(t, s.on.addrs, watchdog)
 	}
 	return s.clients[watchdog]
 }
 
 // client returns a client of its own, for any way to Redis. Whoever wants it to
 // end before the JVM closes it.
-func (s *javaSide) client(t testing.TB, addr string, watchdog time.Duration) *javaPeer {
+func (s *javaSide) client(t testing.TB, addrs []string, watchdog time.Duration) *javaPeer {
 	t.Helper()
 	p := &javaPeer{side: s, name: fmt.Sprintf("client-%d", s.serial.Add(1))}
-	_, err := s.call(words{
-		"op": "open", "thread": p.name, "client": p.name, "address": addr, "watchdog": millis(watchdog),
-	}, &p.uuid)
+	w := words{
+		"op": "open", "thread": p.name, "client": p.name,
+		"address": strings.Join(addrs, ","), "watchdog": millis(watchdog),
+	}
+	if s.on.cluster != nil {
+		w = w.with("sharded", s.mode.java)
+	}
+	_, err := s.call(w, &p.uuid)
 	require.NoError(t, err)
 	return p
 }
@@ -100,8 +119,12 @@ type javaPeer struct {
 
 func (p *javaPeer) close(t testing.TB) {
 	t.Helper()
+	require.NoError(t, p.shutdown())
+}
+
+func (p *javaPeer) shutdown() error {
 	_, err := p.side.call(words{"op": "close", "thread": p.name, "client": p.name}, nil)
-	require.NoError(t, err)
+	return err
 }
 
 func (p *javaPeer) party(t testing.TB, kind, name string) party { return p.worker(t, kind, name) }
@@ -185,34 +208,39 @@ type tally struct {
 	Entries int
 	Waited  time.Duration // for all entries together
 	Longest time.Duration
+	Late    int // entries after a longer wait than handoffLimit, Java's only
 }
 
 // contend takes the lock again and again for that long and increments counter
 // inside; it stays for work, and comes back after pause.
 func (j *javaParty) contend(counter string, d, work, pause time.Duration) (tally, error) {
 	return ask[tally](j, "contend", "counter", counter,
-		"millis", millis(d), "work", millis(work), "pause", millis(pause))
+		"millis", millis(d), "work", millis(work), "pause", millis(pause), "limit", millis(handoffLimit))
 }
 
 // goSide is relock. Each client is a test's own.
-type goSide struct{ server *integration.Server }
+type goSide struct {
+	on   *deployment
+	mode mode
+}
 
 func (s *goSide) String() string { return "go" }
 
 func (s *goSide) open(t testing.TB, watchdog time.Duration) peer {
 	t.Helper()
-	return s.client(t, s.server.Client(t), rlock.WithWatchdogTimeout(watchdog))
+	return s.client(t, s.on.client(t), rlock.WithWatchdogTimeout(watchdog))
 }
 
 // client is open for any way to Redis, and any options.
-func (s *goSide) client(t testing.TB, rdb *redis.Client, opts ...rlock.Option) *goPeer {
+func (s *goSide) client(t testing.TB, rdb redis.UniversalClient, opts ...rlock.Option) *goPeer {
 	t.Helper()
 	p := &goPeer{}
 	// A waiter does not look by itself for an hour: it is told, or it comes when the
 	// TTL is over.
-	opts = append([]rlock.Option{rlock.WithRecheck(time.Hour), rlock.WithTrace(&rlock.Trace{
+	own := []rlock.Option{rlock.WithRecheck(time.Hour), rlock.WithTrace(&rlock.Trace{
 		Waiting: func(_ string, o rlock.Owner) { p.waiting.Store(o, true) },
-	})}, opts...)
+	})}
+	opts = slices.Concat(own, s.mode.golang, opts)
 	var err error
 	p.c, err = rlock.New(rdb, opts...)
 	require.NoError(t, err)
@@ -300,7 +328,7 @@ func (g *goParty) asleep() bool {
 }
 
 // contend is as that of javaParty. The increments go past any fault.
-func (g *goParty) contend(rdb *redis.Client, counter string, d, work, pause time.Duration) (c tally, err error) {
+func (g *goParty) contend(rdb redis.UniversalClient, counter string, d, work, pause time.Duration) (c tally, err error) {
 	for began := time.Now(); time.Since(began) < d; time.Sleep(pause) {
 		asked := time.Now()
 		if err := g.l.Lock(g.ctx); err != nil {
@@ -320,7 +348,7 @@ func (g *goParty) contend(rdb *redis.Client, counter string, d, work, pause time
 }
 
 // increment reads and writes back: two at once lose one.
-func increment(ctx context.Context, rdb *redis.Client, counter string) error {
+func increment(ctx context.Context, rdb redis.UniversalClient, counter string) error {
 	n, err := rdb.Get(ctx, counter).Int()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err

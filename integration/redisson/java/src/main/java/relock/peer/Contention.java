@@ -19,6 +19,7 @@ final class Contention {
     private final long nanos;
     private final long work;
     private final long pause;
+    private final long limit;
 
     Contention(RedissonClient client, RLock lock, Command c) {
         this.lock = lock;
@@ -27,6 +28,7 @@ final class Contention {
         this.nanos = TimeUnit.MILLISECONDS.toNanos(c.number("millis", 600_000)); // and for so long
         this.work = c.number("work", 0); // a longer stay inside
         this.pause = c.number("pause", 0); // between two times
+        this.limit = TimeUnit.MILLISECONDS.toNanos(c.number("limit", 600_000)); // a longer wait is counted
     }
 
     Map<String, Object> run() throws InterruptedException {
@@ -34,6 +36,7 @@ final class Contention {
         long entries = 0;
         long waited = 0;
         long longest = 0;
+        long late = 0;
         while (entries < count && System.nanoTime() - began < nanos) {
             long asked = System.nanoTime();
             lock.lock();
@@ -47,12 +50,14 @@ final class Contention {
             entries++;
             waited += wait;
             longest = Math.max(longest, wait);
+            late += wait > limit ? 1 : 0;
             Thread.sleep(pause);
         }
         Map<String, Object> tally = new LinkedHashMap<>();
         tally.put("entries", entries);
         tally.put("waited", waited); // in nanoseconds, all together
         tally.put("longest", longest);
+        tally.put("late", late);
         return tally;
     }
 
