@@ -157,25 +157,25 @@ func testMasters(t *testing.T, h *harness, d time.Duration) {
 const handoffLimit = 50*time.Millisecond + 300*time.Millisecond
 
 // One Java thread beside 32 goroutines that pass the lock among themselves: it
-// gets its turn, within the limit, when their process has had its share. A machine
-// that pauses for a moment is not what is tested here: one time in a hundred may
-// be later, and one try of a few must do.
+// gets its turn, within the limit, when their process has had its share. A JVM
+// that waits for a processor misses some turns, which is not what is tested here:
+// one time in ten may be later, and one try of a few must do. A machine that has
+// nothing else to do shows none that is later.
 func testHandoff(t *testing.T, h *harness, d time.Duration) {
 	for try := 1; ; try++ {
-		java := handoff(t, h, soak(t, d))
+		java := handoff(t, h, h.golang.client(t, h.client(t)), soak(t, d))
 		require.Less(t, java.Longest, waitLimit, "nobody waits for a TTL")
-		if 100*java.Late <= java.Entries {
+		if 10*java.Late <= java.Entries {
 			return
 		}
 		require.Less(t, try, tries, "Java waits for longer than %v", handoffLimit)
 	}
 }
 
-// handoff returns how Java fared.
-func handoff(t *testing.T, h *harness, d time.Duration) tally {
+// handoff returns how Java fared beside client.
+func handoff(t *testing.T, h *harness, client *goPeer, d time.Duration) tally {
 	t.Helper()
 	m := newMatch(t, h, "lock")
-	client := m.golang.client(t, h.client(t))
 	var over atomic.Bool
 	var passing errgroup.Group
 	for _, g := range m.owners(client, 32) {
