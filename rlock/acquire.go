@@ -67,6 +67,7 @@ func (e *entry) answered(f *flight, r reply) {
 		return
 	}
 	e.guard(w, r)
+	f.guarded = e.restarted()
 	var gone *record.Hold
 	f.verdict, gone = e.rec.Answer(f.q, r.yes, now)
 	if gone != nil {
@@ -118,7 +119,7 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 			return false, err
 		case f.err == nil && f.verdict == record.Held:
 			e.c.counters.contended.Add(1)
-			return false, e.restarted()
+			return false, f.guarded
 		}
 	}
 	for late := 0; ; {
@@ -141,7 +142,7 @@ func (e *entry) try(k *call, w *waiter) (bool, error) {
 			}
 		default:
 			e.c.counters.contended.Add(1)
-			return false, e.restarted()
+			return false, f.guarded
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Client struct {
 	counters    counters
 	serial      atomic.Uint64 // numbers of fields after burned ones
 	singly      atomic.Bool   // a call may name one key only
+	guarded     atomic.Int64  // the restart guard refused something until then, in ms since 1970
 	numbered    atomic.Bool   // too many keys have burned fields: every new field takes a number
 	readTimeout time.Duration // of redis, or 3 s when it has none
 	start       time.Time     // origin of record.Instant.Mono
@@ -40,6 +41,7 @@ type Client struct {
 	work    sync.WaitGroup // operations, and the jobs that outlive them
 	crew    crew           // runs the jobs
 	timers  timers
+	traffic sync.Pool // of *traffic
 
 	watchdogWord any // opt.watchdog in milliseconds, boxed once
 
@@ -101,6 +103,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		opt.logger.Warn("rlock: a Ring moves the names of a shard that it finds down to others, " +
 			"and other clients may see that differently: then two owners hold one lock")
 	}
+	c.traffic.New = func() any { return &traffic{} }
 	c.watchdogWord = millis(opt.watchdog)
 	c.clock = func() record.Instant {
 		now := time.Now()
@@ -190,13 +193,12 @@ func (s spawned) run() {
 const mostKept = 4096
 
 // entry returns key's entry, made if need be. Every call is followed by leave.
-func (c *Client) entry(key string, k *keys) *entry {
+func (c *Client) entry(key string) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[key]
 	if e == nil {
-		e = &entry{c: c, key: key, keys: k, rec: record.New(&c.rules)}
-		e.holds = e.first[:0]
+		e = &entry{c: c, key: key, rec: record.New(&c.rules)}
 		c.entries[key] = e
 	}
 	e.refs++

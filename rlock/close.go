@@ -50,7 +50,7 @@ func (e *entry) tellClosed() {
 	e.lock()
 	defer e.unlockAside()
 	now := e.c.clock()
-	for _, h := range e.holds {
+	for h := range e.eachHold {
 		if !h.rec.Lost() {
 			e.rec.Lose(h.rec, now)
 			e.lose(h, ErrClosed)

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // Do locks l, runs fn and unlocks, also when fn panics or ends its goroutine.
@@ -53,7 +54,7 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 }
 
 func (l *Lock) enterScope(o Owner, s *scope) {
-	e := l.c.entry(l.key, l.keys)
+	e := l.c.entry(l.key)
 	defer l.c.leave(e)
 	e.lock()
 	defer e.unlock()
@@ -62,25 +63,22 @@ func (l *Lock) enterScope(o Owner, s *scope) {
 	if h == nil || h.rec.Lost() {
 		cause := ErrLost
 		if h != nil {
-			cause = h.cause
+			cause = h.lostBy()
 		}
 		e.later(func() { s.cancel(cause) })
 		return
 	}
-	h.scopes = append(h.scopes, s)
+	h.tied().scopes = append(h.scopes, s)
 }
 
 func (l *Lock) leaveScope(o Owner, s *scope) {
-	e := l.c.entry(l.key, l.keys)
+	e := l.c.entry(l.key)
 	defer l.c.leave(e)
 	e.lock()
 	defer e.unlock()
-	for _, h := range e.holds {
-		for i, other := range h.scopes {
-			if other == s {
-				h.scopes = append(h.scopes[:i], h.scopes[i+1:]...)
-				return
-			}
+	for h := range e.eachHold {
+		if h.ties != nil {
+			h.scopes = slices.DeleteFunc(h.scopes, func(other *scope) bool { return other == s })
 		}
 	}
 }
@@ -93,7 +91,7 @@ func (s *scope) lost() error {
 	}
 	h.e.lock()
 	defer h.e.unlock()
-	if h.cause != nil {
+	if h.lostBy() != nil {
 		return h.lostError()
 	}
 	return nil

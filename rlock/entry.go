@@ -11,11 +11,11 @@ import (
 )
 
 // entry is one key of a client: the record of what is held, the line of those
-// who wait, and the turn to send. All lock objects on the key share it.
+// who wait, and the turn to send. All lock objects on the key share it. There is
+// one for each hold, so what a hold that nobody touches does not need is apart.
 type entry struct {
 	c    *Client
 	key  string
-	keys *keys
 	refs int // guarded by c.mu
 
 	// mu guards the fields below, the holds and the waiters of this key. It is
@@ -23,8 +23,14 @@ type entry struct {
 	// watchdog and pubsub are taken under it, never around it.
 	mu    sync.Mutex
 	rec   record.Record
-	holds []*hold
-	first [1]*hold // what holds begins in
+	holds *hold // the first; they are a list, oldest first
+
+	*traffic // never nil while mu is held by lock; nil when nothing goes on
+}
+
+// traffic is what goes on at a key.
+type traffic struct {
+	names *keys // nil until somebody asks for them
 	gate  gate.Gate[*waiter]
 
 	sending bool            // a request has the turn
@@ -40,20 +46,60 @@ type entry struct {
 	found  uint64               // how often the lock was found taken, or given to one of ours
 	asked  time.Time            // the head need not ask again before that
 	yields bool                 // until asked it does not listen to messages either
-	young  time.Time            // the restart guard refused the latest attempt, until then; zero: it did not
 	woken  uint64               // how often it was told to ask at once
+	young  time.Time            // the restart guard refused the latest attempt, until then; zero: it did not
 	sweeps *sweep               // while own fields may stand that no hold uses
 
 	after []func() // callbacks for unlock to run
 }
 
-func (e *entry) lock() { e.mu.Lock() }
+// quiet tells whether t says nothing that a new one would not say.
+func (t *traffic) quiet() bool {
+	return !t.sending && t.gate.First() == nil && t.sub == nil && t.sweeps == nil && len(t.after) == 0
+}
+
+func (e *entry) lock() {
+	e.mu.Lock()
+	if e.traffic != nil {
+		return
+	}
+	e.traffic = e.c.traffic.Get().(*traffic)
+	// As it was when the hold began that is there, if one is.
+	if h := e.rec.Live(e.c.clock()); h != nil {
+		e.gate.Taken(e.c.start.Add(h.Granted))
+		e.asked = time.Now().Add(e.c.opt.recheck)
+	}
+}
+
+// lockAs is lock for a lock object, which has the names ready.
+func (e *entry) lockAs(names *keys) {
+	e.lock()
+	e.names = names
+}
+
+// leaveQuiet gives up mu, and what is not needed until the next lock.
+func (e *entry) leaveQuiet() {
+	if t := e.traffic; t.quiet() {
+		e.traffic = nil
+		*t = traffic{}
+		e.c.traffic.Put(t)
+	}
+	e.mu.Unlock()
+}
+
+// keys are the names for a request on this key.
+func (e *entry) keys() *keys {
+	if e.names == nil {
+		e.names = keysOf(e.key)
+	}
+	return e.names
+}
 
 // unlock ends the critical section and then runs the callbacks gathered in it.
 func (e *entry) unlock() {
 	after := e.after
 	e.after = nil
-	e.mu.Unlock()
+	e.leaveQuiet()
 	for _, f := range after {
 		tell(e.c.opt.logger, f)
 	}
@@ -64,7 +110,7 @@ func (e *entry) unlock() {
 func (e *entry) unlockAside() {
 	after := e.after
 	e.after = nil
-	e.mu.Unlock()
+	e.leaveQuiet()
 	if len(after) == 0 {
 		return
 	}
@@ -81,27 +127,38 @@ func (e *entry) later(f func()) { e.after = append(e.after, f) }
 // idle tells whether nothing is going on here, and whether fields are burned,
 // which is all that a new entry would not know then.
 func (e *entry) idle() (idle, burned bool) {
-	idle = !e.sending && len(e.holds) == 0 && e.gate.First() == nil && e.sweeps == nil
+	idle = e.holds == nil && (e.traffic == nil || e.quiet())
 	return idle && !e.rec.Strays(e.c.clock()), e.rec.Burned()
 }
 
 // hold returns owner's hold, live or lost, or nil.
 func (e *entry) hold(owner Owner) *hold {
-	for _, h := range e.holds {
-		if h.rec.Owner == string(owner) {
+	return e.find(func(h *hold) bool { return h.rec.Owner == string(owner) })
+}
+
+func (e *entry) holdOf(r *record.Hold) *hold {
+	return e.find(func(h *hold) bool { return h.rec == r })
+}
+
+// find is the first hold that is wanted, or nil.
+func (e *entry) find(wanted func(*hold) bool) *hold {
+	for h := e.holds; h != nil; h = h.next {
+		if wanted(h) {
 			return h
 		}
 	}
 	return nil
 }
 
-func (e *entry) holdOf(r *record.Hold) *hold {
-	for _, h := range e.holds {
-		if h.rec == r {
-			return h
+// eachHold are the holds, live and lost. The one that it stands at may be removed.
+func (e *entry) eachHold(yield func(*hold) bool) {
+	for h := e.holds; h != nil; {
+		next := h.next
+		if !yield(h) {
+			return
 		}
+		h = next
 	}
-	return nil
 }
 
 // takeTurn waits until the caller may send a request on this key. It returns
@@ -171,14 +228,14 @@ func (e *entry) yield(told int) {
 // wake-up tells when the subscription stands.
 func (e *entry) follow() {
 	if e.sub == nil {
-		e.sub = e.c.hub.Subscribe(e.keys.channel.(string))
+		e.sub = e.c.hub.Subscribe(e.keys().channel.(string))
 	}
 }
 
 // unfollow ends the subscription when nobody waits and nothing is held: while
 // something is, the next waiter is likely to come.
 func (e *entry) unfollow() {
-	if e.sub != nil && e.gate.First() == nil && len(e.holds) == 0 {
+	if e.sub != nil && e.gate.First() == nil && e.holds == nil {
 		e.sub.Close()
 		e.sub = nil
 	}

@@ -7,8 +7,8 @@ import (
 )
 
 // extend gives owner's hold a new lease.
-func (e *entry) extend(k *call, owner Owner, lease time.Duration) error {
-	e.lock()
+func (e *entry) extend(k *call, names *keys, owner Owner, lease time.Duration) error {
+	e.lockAs(names)
 	defer e.unlock()
 	for {
 		h := e.hold(owner)

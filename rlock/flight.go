@@ -31,6 +31,7 @@ type flight struct {
 
 	verdict record.Verdict
 	err     error // there was no answer, or it was a bad one
+	guarded error // acquiring: it was the restart guard that refused
 }
 
 type flightKind uint8
@@ -50,7 +51,7 @@ func (e *entry) launch(k *call, f *flight) *flight {
 	if f.ctx = k.ctx; k.endless() {
 		e.mu.Unlock() // callbacks wait for the end of the turn: they may want one too
 		f.run()
-		e.mu.Lock()
+		e.lock()
 		return f
 	}
 	f.ctx = detached(k.ctx)

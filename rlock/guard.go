@@ -45,13 +45,14 @@ func (e *entry) guard(w *waiter, r reply) {
 		e.young = time.Time{}
 		return
 	}
-	if e.young.IsZero() {
+	now := time.Now()
+	if end := now.Add(r.left).UnixMilli(); e.c.guarded.Swap(end) < now.UnixMilli() { // the first of many
 		e.later(func() {
 			e.c.opt.logger.Warn("rlock: the server restarted not long ago; the restart guard refuses",
 				"lock", w.name, "left", r.left)
 		})
 	}
-	e.young = time.Now().Add(r.left)
+	e.young = now.Add(r.left)
 }
 
 // restarted is the error of an acquire that the restart guard kept out. It is nil if

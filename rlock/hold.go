@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/record"
@@ -20,11 +19,34 @@ type hold struct {
 	name  string // of the lock object that took it
 	lease watchdog.Lease[kept]
 
-	leaving int           // Unlocks that were called and have not had their turn
-	kept    time.Duration // a lost one is remembered until then, by record.Instant.Mono
-	cause   error         // why it was lost
-	lost    chan struct{} // closed with the loss; made when somebody asks for it
-	scopes  []*scope      // of the Do calls inside it
+	next    *hold // of the entry's
+	leaving int32 // Unlocks that were called and have not had their turn
+
+	*ties // nil: it was not lost, and nobody asked to be told
+}
+
+// ties are those who are to hear of a hold's loss, and what came of it.
+type ties struct {
+	kept   time.Duration // a lost hold is remembered until then, by record.Instant.Mono
+	cause  error         // why it was lost
+	lost   chan struct{} // closed with the loss; made when somebody asks for it
+	scopes []*scope      // of the Do calls inside it
+}
+
+// tied is h's ties, made if need be.
+func (h *hold) tied() *ties {
+	if h.ties == nil {
+		h.ties = &ties{}
+	}
+	return h.ties
+}
+
+// lostBy is why h was lost; nil: it was not.
+func (h *hold) lostBy() error {
+	if h.ties == nil {
+		return nil
+	}
+	return h.ties.cause
 }
 
 func (h *hold) owner() Owner { return Owner(h.rec.Owner) }
@@ -45,7 +67,11 @@ func (e *entry) enter(r *record.Hold, w *waiter) *hold {
 	}
 	h := &hold{e: e, rec: r, name: w.name}
 	h.lease.Hold = h
-	e.holds = append(e.holds, h)
+	end := &e.holds
+	for *end != nil {
+		end = &(*end).next
+	}
+	*end = h
 	e.c.counters.held.Add(1)
 	e.c.counters.acquired.Add(1)
 	h.schedule()
@@ -70,7 +96,7 @@ func (h *hold) schedule() {
 	var renewAt time.Time
 	period := c.opt.watchdog / 3
 	if h.rec.Lease == 0 || h.rec.Lease > period {
-		renewAt = c.start.Add(h.rec.Proven.Mono + period)
+		renewAt = c.start.Add(h.rec.Proven + period)
 	}
 	c.dog.Keep(&h.lease, renewAt, c.start.Add(h.rec.Deadline.Mono))
 }
@@ -110,7 +136,7 @@ func (e *entry) expire(h *hold, now record.Instant) {
 // overdue is why a hold ends whose deadline has come.
 func (h *hold) overdue(now record.Instant) error {
 	switch limit := h.rec.Limit; {
-	case limit != (record.Instant{}) && (limit.Mono <= now.Mono || limit.Wall <= now.Wall):
+	case limit != nil && (limit.Mono <= now.Mono || limit.Wall <= now.Wall):
 		return ErrMaxHold
 	case h.rec.Lease > 0:
 		return fmt.Errorf("%w: its lease is over", ErrLost)
@@ -120,7 +146,7 @@ func (h *hold) overdue(now record.Instant) error {
 
 // lose ends a hold that the record knows to be lost. mu is held.
 func (e *entry) lose(h *hold, cause error) {
-	if h.cause != nil {
+	if h.lostBy() != nil {
 		return
 	}
 	h.tellLost(cause)
@@ -138,7 +164,7 @@ func (e *entry) remember(h *hold) {
 
 // tellLost tells all who asked that h is lost. mu is held.
 func (h *hold) tellLost(cause error) {
-	h.cause = cause
+	h.tied().cause = cause
 	if h.lost != nil {
 		close(h.lost)
 	}
@@ -147,7 +173,7 @@ func (h *hold) tellLost(cause error) {
 		e.later(func() { s.cancel(cause) })
 	}
 	c.counters.lost.Add(1)
-	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted.Mono
+	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted
 	level := slog.LevelWarn
 	if h.rec.Lease > 0 && !errors.Is(cause, errRemoved) {
 		level = slog.LevelInfo // that it ends was agreed
@@ -163,9 +189,9 @@ func (h *hold) tellLost(cause error) {
 
 // remove takes h out of the entry. mu is held.
 func (e *entry) remove(h *hold) {
-	for i, other := range e.holds {
-		if other == h {
-			e.holds = slices.Delete(e.holds, i, i+1)
+	for at := &e.holds; *at != nil; at = &(*at).next {
+		if *at == h {
+			*at, h.next = h.next, nil
 			break
 		}
 	}
@@ -180,11 +206,11 @@ func (e *entry) forget(h *hold) {
 }
 
 // lostError is what an operation of a lost hold's owner returns.
-func (h *hold) lostError() error { return both(ErrLost, h.cause) }
+func (h *hold) lostError() error { return both(ErrLost, h.lostBy()) }
 
 // lostChan returns the channel that the loss of h closes. mu is held.
 func (h *hold) lostChan() <-chan struct{} {
-	if h.lost == nil {
+	if h.tied().lost == nil {
 		h.lost = make(chan struct{})
 		if h.cause != nil {
 			close(h.lost)

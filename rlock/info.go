@@ -143,7 +143,7 @@ func (l *Lock) holder(field, value, kind string) (Holder, bool) {
 	if client == l.c.opt.id { // the field may carry a number that the owner does not
 		if e := l.c.find(l.key); e != nil {
 			e.lock()
-			for _, own := range e.holds {
+			for own := range e.eachHold {
 				if own.rec.Field == field {
 					h.Owner = own.owner()
 				}

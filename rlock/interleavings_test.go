@@ -203,7 +203,7 @@ func TestInterleaving_RaceInnerUnlock(t *testing.T) {
 	ctx := WithOwner(context.Background(), "a")
 	require.NoError(t, l.Lock(ctx))
 	e := c.find(l.Key())
-	h := e.holds[0]
+	h := e.holds
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 8 {

@@ -118,9 +118,9 @@ func (l *Lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, er
 // the latest with its lease.
 func (l *Lock) Unlock(ctx context.Context) error {
 	return l.do(ctx, opUnlock, func(who caller) error {
-		e := l.c.entry(l.key, l.keys)
+		e := l.c.entry(l.key)
 		defer l.c.leave(e)
-		return e.release(ctx, who)
+		return e.release(ctx, l.keys, who)
 	})
 }
 
@@ -142,9 +142,9 @@ func (l *Lock) Extend(ctx context.Context, lease time.Duration) error {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		e := l.c.entry(l.key, l.keys)
+		e := l.c.entry(l.key)
 		defer l.c.leave(e)
-		return e.extend(l.c.call(ctx), who.owner, lease)
+		return e.extend(l.c.call(ctx), l.keys, who.owner, lease)
 	})
 }
 
@@ -212,7 +212,7 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 			return ended(ctx)
 		}
 		w := &waiter{
-			name: l.name, owner: who.owner, self: who.self, lease: lease, limit: l.opt.maxHold,
+			name: l.name, keys: l.keys, owner: who.owner, self: who.self, lease: lease, limit: l.opt.maxHold,
 			nonReentrant: l.opt.nonReentrant, began: time.Now(),
 		}
 		w.place.For = w
@@ -228,7 +228,7 @@ func (l *Lock) acquire(ctx context.Context, op string, wait, lease time.Duration
 		if err != nil {
 			return err
 		}
-		e := l.c.entry(l.key, l.keys)
+		e := l.c.entry(l.key)
 		defer l.c.leave(e)
 		got, err = e.acquire(k, w, wait == 0)
 		return err
@@ -284,7 +284,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		if ctx.Err() != nil {
 			return ended(ctx)
 		}
-		e := l.c.entry(l.key, l.keys)
+		e := l.c.entry(l.key)
 		defer l.c.leave(e)
 		k := l.c.call(ctx)
 		defer k.stop()
@@ -298,7 +298,7 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
-			a := l.c.runner.Send(vals, script.Force, 1, e.keys.key, e.keys.channel, l.c.sharded.publish())
+			a := l.c.runner.Send(vals, script.Force, 1, l.keys.key, l.keys.channel, l.c.sharded.publish())
 			e.lock()
 			defer e.unlock()
 			was, f.err = e.forced(a)
@@ -334,7 +334,7 @@ func (e *entry) forced(a script.Answer) (bool, error) {
 		return false, both(ErrUnsettled, script.BadReply(script.Force, a.Text).Err)
 	}
 	now := e.c.clock()
-	for _, h := range e.holds {
+	for h := range e.eachHold {
 		if !h.rec.Lost() {
 			e.rec.Lose(h.rec, now)
 			e.lose(h, errRemoved)

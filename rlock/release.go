@@ -10,8 +10,8 @@ import (
 
 // release is one Unlock of who. It returns when Redis has answered, or when
 // the release timeout is over; the release goes on then.
-func (e *entry) release(ctx context.Context, who caller) error {
-	e.lock()
+func (e *entry) release(ctx context.Context, names *keys, who caller) error {
+	e.lockAs(names)
 	defer e.unlock()
 	h := e.hold(who.owner)
 	if h == nil || who.left && h != who.in {
@@ -159,7 +159,7 @@ func (e *entry) left(f *flight, to *waiter, err error) {
 	e.c.counters.released.Add(1)
 	h := f.h
 	if t := e.c.opt.trace.Released; t != nil {
-		held := e.c.clock().Mono - h.rec.Granted.Mono
+		held := e.c.clock().Mono - h.rec.Granted
 		e.later(func() { t(h.name, h.owner(), held) })
 	}
 	if t := e.c.opt.trace.HandedOff; t != nil && to != nil {
@@ -198,7 +198,7 @@ func (e *entry) leaveLost(h *hold) error {
 }
 
 func (e *entry) notHeld(owner Owner) error {
-	for _, h := range e.holds {
+	for h := range e.eachHold {
 		if h.left() > 0 && h.owner() != owner {
 			return fmt.Errorf("%w: owner %s holds nothing here; owner %s of this client does", ErrNotHeld, owner, h.owner())
 		}

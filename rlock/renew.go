@@ -105,7 +105,7 @@ func (c *Client) renewApart(ctx context.Context, due []renewal) {
 func (c *Client) renewEach(ctx context.Context, due []renewal) {
 	calls := make([][]any, len(due))
 	for i, r := range due {
-		calls[i] = []any{r.h.e.keys.key, c.ttlWord(r.n.TTL), r.n.Hold.Word}
+		calls[i] = []any{r.h.e.key, c.ttlWord(r.n.TTL), r.n.Hold.Field}
 	}
 	for i, a := range c.runner.SendEach(ctx, script.Renew, calls) {
 		r := due[i]
@@ -123,10 +123,10 @@ func (c *Client) renewEach(ctx context.Context, due []renewal) {
 func (c *Client) sendRenewal(ctx context.Context, due []renewal) (string, script.Fate, error) {
 	words := make([]any, 0, 3*len(due))
 	for _, r := range due {
-		words = append(words, r.h.e.keys.key)
+		words = append(words, r.h.e.key)
 	}
 	for _, r := range due {
-		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Word)
+		words = append(words, c.ttlWord(r.n.TTL), r.n.Hold.Field)
 	}
 	a := checkRenewal(c.runner.SendApart(ctx, script.Renew, len(due), words...), len(due))
 	return a.Text, a.Fate, a.Err
@@ -183,9 +183,9 @@ func (h *hold) renewed(n record.Renewal, yes bool) {
 			left := h.rec.Left(now)
 			e.later(func() { f(h.name, h.owner(), left) })
 		}
-	case h.rec.Lost() && h.cause == nil && h.rec.Deadline.Mono <= now.Mono:
+	case h.rec.Lost() && h.lostBy() == nil && h.rec.Deadline.Mono <= now.Mono:
 		e.lose(h, h.overdue(now))
-	case h.rec.Lost() && h.cause == nil:
+	case h.rec.Lost() && h.lostBy() == nil:
 		e.lose(h, errRemoved)
 	}
 }

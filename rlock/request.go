@@ -30,8 +30,9 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 			e.failed = nil
 		}
 		e.rec.Sent(q, e.c.clock())
+		names := e.keys()
 		e.mu.Unlock()
-		r, fate := e.send(ctx, q)
+		r, fate := e.send(ctx, names, q)
 		if fate == script.Ran {
 			return r
 		}
@@ -68,28 +69,28 @@ func backoff(try int) time.Duration {
 }
 
 // send makes one attempt.
-func (e *entry) send(ctx context.Context, q *record.Request) (reply, script.Fate) {
+func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply, script.Fate) {
 	c := e.c
 	// Most requests fit in here, and it stays on the stack: the runner copies.
 	var buf [8]any
-	words := append(buf[:0], e.keys.key)
+	words := append(buf[:0], names.key)
 	var s *script.Script
 	switch q.Op {
 	case record.Acquire:
 		c.counters.attempts.Add(1)
 		s = script.Acquire
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Word, c.opt.guard)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, c.opt.guard)
 	case record.Keep:
 		s = script.Keep
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Word, q.Depth)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
 	case record.Pass:
 		s = script.Pass
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Word)
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
 	case record.Release:
 		s = script.Release
-		words = append(words, e.keys.channel, c.sharded.publish())
+		words = append(words, names.channel, c.sharded.publish())
 		if q.Hold != nil {
-			words = append(words, q.Hold.Word)
+			words = append(words, q.Hold.Field)
 		}
 	}
 	for _, field := range q.Found {

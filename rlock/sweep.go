@@ -55,7 +55,7 @@ func (s *sweep) run() {
 	defer e.unlock()
 	now := e.c.clock()
 	var dirty *hold
-	for _, h := range e.holds {
+	for h := range e.eachHold {
 		if h.rec.Dirty() && h.left() > 0 {
 			dirty = h
 		}

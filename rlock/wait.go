@@ -17,6 +17,7 @@ type place = gate.Waiter[*waiter]
 type waiter struct {
 	place        place
 	name         string
+	keys         *keys
 	owner, self  Owner // self: the goroutine, where that is another owner
 	lease, limit time.Duration
 	nonReentrant bool
@@ -30,7 +31,7 @@ type waiter struct {
 // acquire gets the lock for w within the bounds of k. once makes one attempt
 // instead of standing in line. (false, nil): others had it until the wait was over.
 func (e *entry) acquire(k *call, w *waiter, once bool) (bool, error) {
-	e.lock()
+	e.lockAs(w.keys)
 	defer e.unlock()
 	got, err := e.wait(k, w, once)
 	if w.hold != nil {

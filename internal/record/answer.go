@@ -84,38 +84,33 @@ func (r *Record) end(q *Request, now Instant) {
 	case q.doubtful:
 		q.Hold.mayStand(r.watch(now, q.TTL))
 	default:
-		q.Hold.mayStand(now.Add(q.TTL))
+		q.Hold.mayStand(now.Mono + q.TTL)
 	}
 }
 
 // watch is how long to look out for what an unanswered copy does. It may come
 // for a watchdog timeout, and the field stands for its TTL after that.
-func (r *Record) watch(now Instant, ttl time.Duration) Instant {
-	return now.Add(r.rules.Watchdog + ttl)
+func (r *Record) watch(now Instant, ttl time.Duration) time.Duration {
+	return now.Mono + r.rules.Watchdog + ttl
 }
 
 // late notes that an unanswered copy of q may still make its field.
 func (r *Record) late(q *Request) {
 	if q.doubtful && (q.Op == Acquire || q.Op == Pass) {
-		r.stray(q.Hold.Field, q.Hold.stands, q.Hold.stands.Add(-q.TTL))
+		r.stray(q.Hold.Field, q.Hold.stands, q.Hold.stands-q.TTL)
 	}
 }
 
 // anyLive is the hold that was not lost yet, whatever its deadline says.
 func (r *Record) anyLive() *Hold {
-	for _, h := range r.holds {
-		if h.state == live {
-			return h
-		}
-	}
-	return nil
+	return r.find(func(h *Hold) bool { return h.state == live })
 }
 
 // granted makes the hold of an answered Acquire or Pass.
 func (r *Record) granted(q *Request, now Instant) Verdict {
 	h := q.Hold
 	r.late(q)
-	h.Granted, h.Proven = q.sent, q.sent
+	h.Granted, h.Proven = q.sent.Mono, q.sent.Mono
 	h.prove(q.sent, q.TTL, true)
 	if q.abandoned || h.Deadline.after(now) <= 0 {
 		r.left(h)
@@ -125,10 +120,7 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 		r.Drop(old) // a lease that ran out
 	}
 	h.state, h.Depth = live, 1
-	if r.holds == nil {
-		r.holds = r.first[:0]
-	}
-	r.holds = append(r.holds, h)
+	r.add(h)
 	return Granted
 }
 
@@ -141,11 +133,11 @@ func (r *Record) kept(q *Request, yes bool, now Instant) Verdict {
 		h.Depth++
 	}
 	// An Unlock may have come meanwhile, so Redis need not have h's depth now.
-	h.dirty = q.Depth != h.Depth
+	h.dirty = q.Depth != int(h.Depth)
 	if q.abandoned { // and it proves nothing: the deadline stays where it was
 		return Undo
 	}
-	h.Proven = q.sent
+	h.Proven = q.sent.Mono
 	h.proofs++
 	if q.anew || q.lease == 0 || q.sent.Add(q.TTL-Margin(q.TTL)).Mono > h.Deadline.Mono {
 		h.Lease = q.lease

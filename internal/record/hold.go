@@ -6,17 +6,17 @@ import "time"
 type Hold struct {
 	Owner    string
 	Field    string        // as it stands in Redis
-	Word     any           // Field, boxed once for the client that sends it
-	Depth    int           // Unlocks that are due
 	Lease    time.Duration // 0: kept by the watchdog
-	Granted  Instant       // when the request that granted it was sent
-	Proven   Instant       // when the latest request was sent that found it there
+	Granted  time.Duration // when the request that granted it was sent, by Mono
+	Proven   time.Duration // when the latest request was sent that found it there, by Mono
 	Deadline Instant       // when we stop believing in it
-	Limit    Instant       // Deadline is never later; zero means no limit
+	Limit    *Instant      // Deadline is never later; nil means no limit
 
-	stands   Instant // the field cannot stand any longer, by Mono
-	renewing int32   // renewals under way
-	proofs   uint32  // requests that kept it, answered so far; renewals apart
+	next     *Hold         // of the record's
+	stands   time.Duration // the field cannot stand any longer, by Mono
+	Depth    int32         // Unlocks that are due
+	renewing int32         // renewals under way
+	proofs   uint32        // requests that kept it, answered so far; renewals apart
 	state    state
 	dirty    bool // Redis may have another depth than Depth
 	ending   bool // an unanswered request may have ended it
@@ -59,17 +59,15 @@ func (h *Hold) prove(sent Instant, ttl time.Duration, anew bool) {
 	if anew || h.Deadline.Mono < deadline.Mono {
 		h.Deadline = deadline
 	}
-	if h.Limit != (Instant{}) { // each clock for itself: one may have been stepped since
+	if h.Limit != nil { // each clock for itself: one may have been stepped since
 		h.Deadline.Mono = min(h.Deadline.Mono, h.Limit.Mono)
 		h.Deadline.Wall = min(h.Deadline.Wall, h.Limit.Wall)
 	}
 }
 
-// mayStand notes that the field may stand until then.
-func (h *Hold) mayStand(until Instant) {
-	if h.stands.Mono < until.Mono {
-		h.stands = until
-	}
+// mayStand notes that the field may stand until then, by Mono.
+func (h *Hold) mayStand(until time.Duration) {
+	h.stands = max(h.stands, until)
 }
 
 // Margin is how much earlier than Redis a hold of that TTL ends here: one

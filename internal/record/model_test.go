@@ -380,7 +380,7 @@ func (w *world) Check(t *rapid.T) {
 		if until := w.server.Now + h.Left(now); until >= expires {
 			w.fail("%s is believed in until %v, the key ends at %v", h.Field, until, expires)
 		}
-		if h.Limit != (Instant{}) && h.Deadline.after(h.Limit) > 0 {
+		if h.Limit != nil && h.Deadline.after(*h.Limit) > 0 {
 			w.fail("%s goes on after its limit", h.Field)
 		}
 	}
@@ -388,7 +388,7 @@ func (w *world) Check(t *rapid.T) {
 	// A lease ends when it was agreed, neither earlier nor later.
 	for _, h := range w.live() {
 		agreed, deadline := w.agreed[h], h.Deadline.Mono
-		if h.Limit != (Instant{}) {
+		if h.Limit != nil {
 			agreed = min(agreed, h.Limit.Mono)
 		}
 		if deadline < agreed || deadline > agreed && h.Lease > 0 {
@@ -403,11 +403,11 @@ func (w *world) Check(t *rapid.T) {
 
 	// Depth.
 	for _, h := range w.rec.Holds() {
-		if h.Depth != w.depth[h] {
+		if int(h.Depth) != w.depth[h] {
 			w.fail("%s has depth %d, its owner counts %d", h.Field, h.Depth, w.depth[h])
 		}
 		settled := w.q == nil && !h.Dirty() && !w.named(h.Field) && !w.blurred[h.Field]
-		if settled && h.Left(now) > 0 && !w.removed[h] && w.server.Depth(h.Field) != h.Depth {
+		if settled && h.Left(now) > 0 && !w.removed[h] && w.server.Depth(h.Field) != int(h.Depth) {
 			w.fail("%s has depth %d, the server %d", h.Field, h.Depth, w.server.Depth(h.Field))
 		}
 	}
@@ -425,8 +425,8 @@ func (w *world) known(field string) bool {
 	if w.q != nil && slices.Contains(w.q.fields(), field) || w.rec.inUse(field) {
 		return true
 	}
-	return slices.ContainsFunc(w.rec.strays, func(s stray) bool {
-		return s.field == field && s.until.Mono > w.now().Mono
+	return slices.ContainsFunc(w.rec.strays(), func(s stray) bool {
+		return s.field == field && s.until > w.now().Mono
 	})
 }
 

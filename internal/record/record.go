@@ -42,22 +42,27 @@ type Rules struct {
 	Numbered func() bool   // whether all new fields take a number; nil means no
 }
 
-// Record is what a client knows of one key.
+// Record is what a client knows of one key. There may be very many, most of which
+// have one hold and nothing else to know.
 type Record struct {
-	rules  *Rules
-	holds  []*Hold
-	first  [1]*Hold // what holds begins in: there is seldom more than one
+	rules *Rules
+	holds *Hold    // the first; they are a list, oldest first
+	open  *Request // the request that is under way
+	past  *past    // nil: nothing has gone wrong
+}
+
+// past is what requests without an answer leave behind.
+type past struct {
 	strays []stray
 	burned []string
-	crowd  bool     // too many burned fields to list: all new ones take a number
-	open   *Request // the request that is under way
+	crowd  bool // too many burned fields to list: all new ones take a number
 }
 
 // stray is an own field that may stand in Redis though no live hold uses it.
 type stray struct {
 	field string
-	until Instant // it cannot matter after that
-	comes Instant // a request on its way may still create it until then; zero if none is
+	until time.Duration // it cannot matter after that, by Mono
+	comes time.Duration // a request on its way may still create it until then; 0 if none is
 }
 
 // mostBurned bounds the list of burned fields. Beyond it every new field takes
@@ -70,39 +75,68 @@ func New(rules *Rules) Record { return Record{rules: rules} }
 // Idle tells that the record says nothing that a new one would not say.
 func (r *Record) Idle(now Instant) bool {
 	r.purge(now)
-	return r.open == nil && len(r.holds) == 0 && len(r.strays) == 0 && !r.Burned()
+	return r.open == nil && r.holds == nil && len(r.strays()) == 0 && !r.Burned()
 }
 
 // Burned tells whether fields of this key are burned.
-func (r *Record) Burned() bool { return len(r.burned) > 0 || r.crowd }
+func (r *Record) Burned() bool { return r.past != nil && (len(r.past.burned) > 0 || r.past.crowd) }
 
-// Hold returns owner's hold, live or lost, or nil.
-func (r *Record) Hold(owner string) *Hold {
-	for _, h := range r.holds {
-		if h.Owner == owner {
+func (r *Record) strays() []stray {
+	if r.past == nil {
+		return nil
+	}
+	return r.past.strays
+}
+
+// happened is the past, begun if need be.
+func (r *Record) happened() *past {
+	if r.past == nil {
+		r.past = &past{}
+	}
+	return r.past
+}
+
+// find is the first hold that is wanted, or nil.
+func (r *Record) find(wanted func(*Hold) bool) *Hold {
+	for h := r.holds; h != nil; h = h.next {
+		if wanted(h) {
 			return h
 		}
 	}
 	return nil
 }
 
-// Holds returns all holds, live and lost. The slice is the record's own.
-func (r *Record) Holds() []*Hold { return r.holds }
+// add puts h at the end of the list.
+func (r *Record) add(h *Hold) {
+	end := &r.holds
+	for *end != nil {
+		end = &(*end).next
+	}
+	*end = h
+}
+
+// Hold returns owner's hold, live or lost, or nil.
+func (r *Record) Hold(owner string) *Hold {
+	return r.find(func(h *Hold) bool { return h.Owner == owner })
+}
+
+// Holds returns all holds, live and lost.
+func (r *Record) Holds() (all []*Hold) {
+	for h := r.holds; h != nil; h = h.next {
+		all = append(all, h)
+	}
+	return all
+}
 
 // Live returns the hold that is valid at now, or nil.
 func (r *Record) Live(now Instant) *Hold {
-	for _, h := range r.holds {
-		if h.Left(now) > 0 {
-			return h
-		}
-	}
-	return nil
+	return r.find(func(h *Hold) bool { return h.Left(now) > 0 })
 }
 
 // Leave takes one Unlock off h and returns how many are left. Redis hears of an
 // inner one by Mend. At 0 the hold is over here, before Redis is asked to end
 // it, and forgotten: Release or Pass comes next, before any other request.
-func (r *Record) Leave(h *Hold) int {
+func (r *Record) Leave(h *Hold) int32 {
 	h.Depth--
 	h.dirty = true
 	if h.Depth == 0 {
@@ -119,7 +153,12 @@ func (r *Record) Drop(h *Hold) {
 	if h.renewing > 0 {
 		r.burn(h.Field) // a renewal is still on its way
 	}
-	r.holds = slices.DeleteFunc(r.holds, func(o *Hold) bool { return o == h })
+	for at := &r.holds; *at != nil; at = &(*at).next {
+		if *at == h {
+			*at, h.next = h.next, nil
+			return
+		}
+	}
 }
 
 // Lose ends h without the server's word: its deadline has come, or the client
@@ -134,7 +173,7 @@ func (r *Record) Lose(h *Hold, now Instant) {
 }
 
 // left notes that the field of h may stand without it.
-func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, Instant{}) }
+func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, 0) }
 
 // field is the field for a new hold of owner; it is not but.
 //
@@ -142,7 +181,7 @@ func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, Instant{}) }
 // an owner that is itself called like a numbered field, "7.3", always takes one.
 func (r *Record) field(owner, but string) string {
 	plain := r.rules.Client + ":" + owner
-	numbered := r.crowd || numbered(owner) || r.rules.Numbered != nil && r.rules.Numbered()
+	numbered := r.past != nil && r.past.crowd || numbered(owner) || r.rules.Numbered != nil && r.rules.Numbered()
 	if !numbered && plain != but && r.fresh(plain) {
 		return plain
 	}
@@ -157,58 +196,52 @@ func numbered(s string) bool {
 
 // fresh tells whether a new hold may use field.
 func (r *Record) fresh(field string) bool {
-	if slices.Contains(r.burned, field) {
+	if r.past != nil && slices.Contains(r.past.burned, field) {
 		return false
 	}
-	return !slices.ContainsFunc(r.holds, func(h *Hold) bool {
-		return h.Field == field && (h.state == live || h.renewing > 0)
-	})
+	return r.find(func(h *Hold) bool { return h.Field == field && (h.state == live || h.renewing > 0) }) == nil
 }
 
 func (r *Record) burn(fields ...string) {
+	p := r.happened()
 	for _, field := range fields {
-		if r.crowd || slices.Contains(r.burned, field) {
+		if p.crowd || slices.Contains(p.burned, field) {
 			continue
 		}
-		if len(r.burned) == mostBurned {
-			r.crowd, r.burned = true, nil
+		if len(p.burned) == mostBurned {
+			p.crowd, p.burned = true, nil
 			continue
 		}
-		r.burned = append(r.burned, field)
+		p.burned = append(p.burned, field)
 	}
 }
 
 // Strays tells whether own fields may stand that no live hold uses.
 func (r *Record) Strays(now Instant) bool {
 	r.purge(now)
-	return len(r.strays) > 0
+	return len(r.strays()) > 0
 }
 
 // Knows tells whether field may stand in Redis for another reason than that owner
 // holds the key: it is a stray, or another owner's.
 func (r *Record) Knows(field, owner string) bool {
-	for _, h := range r.holds {
-		if h.Field == field {
-			return h.Owner != owner
-		}
+	if h := r.find(func(h *Hold) bool { return h.Field == field }); h != nil {
+		return h.Owner != owner
 	}
-	return slices.ContainsFunc(r.strays, func(s stray) bool { return s.field == field }) ||
+	return slices.ContainsFunc(r.strays(), func(s stray) bool { return s.field == field }) ||
 		r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
 }
 
-func (r *Record) stray(field string, until, comes Instant) {
-	for i, s := range r.strays {
+func (r *Record) stray(field string, until, comes time.Duration) {
+	p := r.happened()
+	for i, s := range p.strays {
 		if s.field == field {
-			if comes.Mono > s.comes.Mono {
-				r.strays[i].comes = comes
-			}
-			if until.Mono > s.until.Mono {
-				r.strays[i].until = until
-			}
+			p.strays[i].comes = max(comes, s.comes)
+			p.strays[i].until = max(until, s.until)
 			return
 		}
 	}
-	r.strays = append(r.strays, stray{field, until, comes})
+	p.strays = append(p.strays, stray{field, until, comes})
 }
 
 // strayFields lists the strays, each once, without the fields that a request is
@@ -216,7 +249,7 @@ func (r *Record) stray(field string, until, comes Instant) {
 // copy on its way that makes it again once the hold is over, but not before.
 func (r *Record) strayFields(but ...string) []string {
 	var fields []string
-	for _, s := range r.strays {
+	for _, s := range r.strays() {
 		if !slices.Contains(but, s.field) && !r.inUse(s.field) {
 			fields = append(fields, s.field)
 		}
@@ -225,19 +258,28 @@ func (r *Record) strayFields(but ...string) []string {
 }
 
 func (r *Record) inUse(field string) bool {
-	return slices.ContainsFunc(r.holds, func(h *Hold) bool {
-		return h.Field == field && h.state == live
-	})
+	return r.find(func(h *Hold) bool { return h.Field == field && h.state == live }) != nil
 }
 
 // settle drops the strays that an answered request named, but for those that a
 // request on its way might still create after it was sent.
 func (r *Record) settle(q *Request) {
-	r.strays = slices.DeleteFunc(r.strays, func(s stray) bool {
-		return (s.comes == Instant{} || s.comes.Mono < q.sent.Mono) && q.names(s.field)
+	r.forget(func(s stray) bool {
+		return (s.comes == 0 || s.comes < q.sent.Mono) && q.names(s.field)
 	})
 }
 
 func (r *Record) purge(now Instant) {
-	r.strays = slices.DeleteFunc(r.strays, func(s stray) bool { return s.until.Mono <= now.Mono })
+	r.forget(func(s stray) bool { return s.until <= now.Mono })
+}
+
+// forget drops the strays that are over.
+func (r *Record) forget(over func(stray) bool) {
+	if r.past == nil {
+		return
+	}
+	r.past.strays = slices.DeleteFunc(r.past.strays, over)
+	if len(r.past.strays) == 0 && !r.Burned() {
+		r.past = nil
+	}
 }

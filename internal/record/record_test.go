@@ -66,9 +66,9 @@ func TestACQ1_UnlockBesideAnUnansweredLock(t *testing.T) {
 	require.Equal(t, Kept, f.ask(f.Enter(h, 0), true))
 	enter := f.Enter(h, 0)
 	f.Sent(enter, f.now)
-	require.Equal(t, 1, f.Leave(h))
+	require.EqualValues(t, 1, f.Leave(h))
 	require.Equal(t, Kept, f.reply(enter, true))
-	require.Equal(t, 2, h.Depth, "three Locks, one Unlock")
+	require.EqualValues(t, 2, h.Depth, "three Locks, one Unlock")
 	require.True(t, h.Dirty(), "Redis has 3")
 	mend := f.Mend(h, f.now)
 	require.Equal(t, 2, mend.Depth)
@@ -80,13 +80,13 @@ func TestACQ1_LockThatFailedIsTakenBack(t *testing.T) {
 	f := newFixture(t)
 	h := f.lock("7", 0)
 	f.Close(f.doubt(f.Enter(h, 0)), f.now)
-	require.Equal(t, 1, h.Depth)
+	require.EqualValues(t, 1, h.Depth)
 	require.True(t, h.Dirty())
 
 	enter := f.Enter(h, 0)
 	f.Abandon(enter)
 	require.Equal(t, Undo, f.ask(enter, true))
-	require.Equal(t, 1, h.Depth)
+	require.EqualValues(t, 1, h.Depth)
 	require.True(t, h.Dirty())
 }
 

@@ -37,7 +37,7 @@ func (r *Record) Renewed(n Renewal, yes bool, now Instant) Verdict {
 	if v != Kept {
 		return v
 	}
-	h.Proven = n.at
+	h.Proven = n.at.Mono
 	if n.TTL > 0 {
 		h.prove(n.at, n.TTL, false)
 	}

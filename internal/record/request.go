@@ -69,12 +69,12 @@ func (r *Record) Enter(h *Hold, lease time.Duration) *Request {
 	if h.Lease == 0 {
 		lease = 0 // the watchdog's stays
 	}
-	return r.keep(&Request{Hold: h, Depth: h.Depth + 1, TTL: r.ttl(lease), lease: lease, enters: true})
+	return r.keep(&Request{Hold: h, Depth: int(h.Depth) + 1, TTL: r.ttl(lease), lease: lease, enters: true})
 }
 
 // Extend begins a new lease for h, counted from the send.
 func (r *Record) Extend(h *Hold, lease time.Duration) *Request {
-	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: r.ttl(lease), lease: lease, anew: true})
+	return r.keep(&Request{Hold: h, Depth: int(h.Depth), TTL: r.ttl(lease), lease: lease, anew: true})
 }
 
 // Mend begins the request that brings Redis to what h is here. An inner Unlock
@@ -84,7 +84,7 @@ func (r *Record) Mend(h *Hold, now Instant) *Request {
 	if h.Lease > 0 {
 		ttl = max(h.Left(now), time.Millisecond)
 	}
-	return r.keep(&Request{Hold: h, Depth: h.Depth, TTL: ttl, lease: h.Lease, mends: true})
+	return r.keep(&Request{Hold: h, Depth: int(h.Depth), TTL: ttl, lease: h.Lease, mends: true})
 }
 
 // Release begins the end of h, and of all strays.
@@ -103,11 +103,11 @@ func (r *Record) Sweep(now Instant) *Request {
 // lock to itself must not have the old field taken out from under the new one.
 func (r *Record) newHold(owner, but string, lease, limit time.Duration, now Instant) *Hold {
 	h := &Hold{Owner: owner, Field: r.field(owner, but), Lease: lease}
-	h.Word = h.Field
 	if limit > 0 {
-		h.Limit = now.Add(limit)
+		end := now.Add(limit)
+		h.Limit = &end
 	}
-	for _, s := range r.strays {
+	for _, s := range r.strays() {
 		if s.field == h.Field {
 			h.mayStand(s.until) // it stands already, and its TTL is only raised
 		}
