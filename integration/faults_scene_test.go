@@ -53,7 +53,7 @@ var topologies = []topology{
 }
 
 // silence is after which the impatient client gives an answer up.
-const silence = 300 * time.Millisecond
+const silence = 500 * time.Millisecond
 
 func openSingle(t testing.TB, silence time.Duration, own bool) *rig {
 	t.Helper()
