@@ -46,6 +46,10 @@ func (s *sharding) publish() any {
 	return s.word
 }
 
+// heardByAll tells whether the server that publishes knows all who hear of it. On a
+// cluster a plain message goes on to subscribers at other nodes.
+func (s *sharding) heardByAll() bool { return !s.b.slots || s.publish() == publishSharded }
+
 // settled tells whether nothing is left to find out.
 func (s *sharding) settled() bool {
 	s.mu.Lock()

@@ -106,6 +106,9 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 		return reply{err: a.Err}, a.Fate
 	}
 	if r, ok := meaning(q.Op, a); ok {
+		if !c.sharded.heardByAll() {
+			r.told = -1
+		}
 		return r, script.Ran
 	}
 	a = script.BadReply(s, a.Text)
