@@ -79,6 +79,7 @@ func (l *Lock) Client() *Client { return l.c }
 //
 // Uncontended, Lock is one script call. Errors: ErrLost after a loss of this
 // owner that its Unlocks were not told of; ErrReentry; ErrUnsettled; ErrWrongType;
+// ErrRestarted, with the ctx's, when ctx ended while WithRestartGuard kept it out;
 // ErrClosed; the ctx's; the server's when it could not be reached for some seconds.
 func (l *Lock) Lock(ctx context.Context) error {
 	_, err := l.acquire(ctx, "lock", -1, 0)
@@ -102,7 +103,8 @@ func (l *Lock) LockLease(ctx context.Context, lease time.Duration) error {
 // after at most that time, with wait < 0 when ctx ends. lease 0 is kept by the
 // watchdog, lease > 0 is fixed, as in LockLease.
 //
-// (false, nil) means that others had the lock at every attempt. An attempt that
+// (false, nil) means that others had the lock at every attempt; ErrRestarted, that
+// WithRestartGuard refused the last one. An attempt that
 // is still unanswered when the wait is over is an error, ErrUnsettled, and undone.
 func (l *Lock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	return l.acquire(ctx, "trylock", wait, lease)
