@@ -51,7 +51,8 @@ func bench(b *testing.B, scene func(b *testing.B, s *site, part int)) {
 // the default length, 5 s, and then until all have had their name.
 //
 //	connections     subscription connections; 1, or one for each node
-//	goroutines      that the client has beside the waiters' own
+//	goroutines      that the client has beside the waiters' own, between its requests
+//	peak            the same, at worst: a request under way has one
 //	asks            script calls per name and recheck interval while nothing happens
 //	probes          PINGs per connection and probe interval, 5 s, meanwhile
 //	idle-cpu-%      of one core that the process uses meanwhile
@@ -79,6 +80,7 @@ func BenchmarkWaiters(b *testing.B) {
 		}
 		b.ReportMetric(float64(n), "connections")
 		b.ReportMetric(float64(r.goroutines.ours+r.goroutines.others), "goroutines")
+		b.ReportMetric(float64(r.peak), "peak")
 		b.ReportMetric(float64(scripts(r.idle))/float64(len(names))/spans, "asks")
 		b.ReportMetric(float64(r.idle["ping"])/float64(n)/spans, "probes")
 		b.ReportMetric(100*r.cpu, "idle-cpu-%")
