@@ -32,6 +32,8 @@ type counting struct {
 	Data       string // the Redis of the counter, which no fault stands before
 	Goroutines int
 	For        time.Duration
+	Least      int  // each goroutine goes on until it has so many increments
+	Word       bool // and until a word comes
 }
 
 // tally is what came of it.
@@ -56,24 +58,29 @@ func (c tally) sum() (n int) {
 
 // counterRole says that it is ready, waits for a word, counts and reports.
 func counterRole(ctx context.Context, env *ChildEnv) error {
-	s, client, end, err := open(env)
+	p, err := open(env)
 	if err != nil {
 		return err
 	}
-	data := redis.NewClient(&redis.Options{Addr: s.Count.Data})
-	c := &counter{counting: s.Count, lock: client.NewLock(s.Count.Lock), data: data}
+	data := redis.NewClient(&redis.Options{Addr: p.Count.Data})
+	c := &counter{counting: p.Count, lock: p.locks.NewLock(p.Count.Lock), data: data}
 	c.Each, c.Waited = make([]int, c.Goroutines), make([]int64, c.Goroutines)
 	// Whoever comes first in one process is not to have the others' connections,
 	// dialled while it waits, as an advantage.
 	if err := errors.Join(data.Ping(ctx).Err(), env.Send("ready"), env.Receive(new(string))); err != nil {
 		return err
 	}
+	ease := p.strain(ctx, func(int) {})
 	until := time.Now().Add(c.For)
+	enough := make(chan struct{})
+	if !c.Word {
+		close(enough)
+	}
 	one := make([]tally, c.Goroutines) // of each goroutine
 	var g errgroup.Group
 	for i := range c.Goroutines {
 		g.Go(func() error {
-			for time.Now().Before(until) {
+			for time.Now().Before(until) || c.Each[i] < c.Least || !over(enough) {
 				if err := c.once(ctx, i, &one[i]); err != nil {
 					return err
 				}
@@ -81,16 +88,22 @@ func counterRole(ctx context.Context, env *ChildEnv) error {
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
+	if c.Word {
+		if err := env.Receive(new(string)); err != nil {
+			return err
+		}
+		close(enough)
+	}
+	if err := errors.Join(g.Wait(), ease()); err != nil {
 		return err
 	}
 	for _, t := range one {
 		c.Late, c.Told, c.Lost, c.Open = c.Late+t.Late, c.Told+t.Told, c.Lost+t.Lost, c.Open+t.Open
 		c.Errors = append(c.Errors, t.Errors...)
 	}
-	c.Stats, c.Ops = client.Stats(), c.rec.Ops()
+	c.Stats, c.Ops = p.locks.Stats(), c.rec.Ops()
 	// The last word comes when the network is well again: Close is to succeed.
-	return errors.Join(env.Send(c.tally), env.Receive(new(string)), data.Close(), end())
+	return errors.Join(env.Send(c.tally), env.Receive(new(string)), data.Close(), p.end())
 }
 
 // counter is a process that counts.
@@ -154,6 +167,13 @@ func (c *counter) once(ctx context.Context, i int, t *tally) error {
 // is called when they have counted, before they close.
 func count(t *testing.T, processes []settings, heal func()) []tally {
 	t.Helper()
+	return countMeanwhile(t, processes, func() {}, heal)
+}
+
+// countMeanwhile is count that goes on as long as meanwhile, if the processes
+// wait for a word.
+func countMeanwhile(t *testing.T, processes []settings, meanwhile, heal func()) []tally {
+	t.Helper()
 	children := make([]*Child, len(processes))
 	for i, s := range processes {
 		children[i] = StartChild(t, "counter", s.params(t))
@@ -163,6 +183,12 @@ func count(t *testing.T, processes []settings, heal func()) []tally {
 	}
 	for _, c := range children {
 		c.Send("go")
+	}
+	meanwhile()
+	for i, c := range children {
+		if processes[i].Count.Word {
+			c.Send("enough")
+		}
 	}
 	all := make([]tally, len(children))
 	for i, c := range children {

@@ -33,13 +33,20 @@ const slack = time.Second
 
 // settings are how a worker process reaches Redis.
 type settings struct {
-	Addr     string // where its locks are: Redis, or a proxy before it
+	Addr     string     // where its locks are: Redis, or a proxy before it
+	Deployed deployment // instead of Addr, where that is not a single server
 	Watchdog time.Duration
 	Recheck  time.Duration
 	Read     time.Duration // go-redis's ReadTimeout
-	Procs    int           // GOMAXPROCS
+	Pool     int           // PoolSize
+	Pipes    int           // PipelinePoolSize
+
+	Procs int           // GOMAXPROCS
+	Hogs  int           // goroutines that do nothing but take the processor, see strain
+	Slow  time.Duration // how long each of the user's own commands takes, see strain
 
 	Count counting // the role "counter"
+	Keep  keeping  // the role "keeper"
 }
 
 func (s settings) params(t testing.TB) map[string]string {
@@ -49,31 +56,51 @@ func (s settings) params(t testing.TB) map[string]string {
 	return map[string]string{"settings": string(b)}
 }
 
-// open makes the client that the settings ask for. end closes it, and fails if
-// something of it is left over.
-func open(env *ChildEnv) (s settings, c *rlock.Client, end func() error, err error) {
-	if err := json.Unmarshal([]byte(env.Params["settings"]), &s); err != nil {
-		return s, nil, nil, err
+// party is a process that takes part: the client that its settings ask for.
+type party struct {
+	settings
+	rdb   redis.UniversalClient
+	locks *rlock.Client
+	end   func() error // closes both, and fails if something of them is left over
+}
+
+func open(env *ChildEnv, more ...rlock.Option) (*party, error) {
+	p := &party{}
+	if err := json.Unmarshal([]byte(env.Params["settings"]), &p.settings); err != nil {
+		return nil, err
 	}
-	if s.Procs > 0 {
-		runtime.GOMAXPROCS(s.Procs)
+	if p.Procs > 0 {
+		runtime.GOMAXPROCS(p.Procs)
 	}
 	before := goleak.IgnoreCurrent()
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: s.Read, DialTimeout: s.Read})
-	var opts []rlock.Option
-	if s.Watchdog > 0 {
-		opts = append(opts, rlock.WithWatchdogTimeout(s.Watchdog))
+	d := p.Deployed
+	if d.Addrs == nil {
+		d.Addrs = []string{p.Addr}
 	}
-	if s.Recheck > 0 {
-		opts = append(opts, rlock.WithRecheck(s.Recheck))
+	rdb, shut, err := d.open(redis.UniversalOptions{
+		ReadTimeout: p.Read, DialTimeout: p.Read, PoolSize: p.Pool, PipelinePoolSize: p.Pipes,
+	})
+	if err != nil {
+		return nil, err
 	}
-	c, err = rlock.New(rdb, opts...)
-	end = func() error {
+	opts := more
+	if d.Auto {
+		opts = append(opts, rlock.WithAutoPipeline())
+	}
+	if p.Watchdog > 0 {
+		opts = append(opts, rlock.WithWatchdogTimeout(p.Watchdog))
+	}
+	if p.Recheck > 0 {
+		opts = append(opts, rlock.WithRecheck(p.Recheck))
+	}
+	p.rdb = rdb
+	p.locks, err = rlock.New(rdb, opts...)
+	p.end = func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		return errors.Join(c.Close(ctx), rdb.Close(), goleak.Find(before))
+		return errors.Join(p.locks.Close(ctx), shut(), goleak.Find(before))
 	}
-	return s, c, end, err
+	return p, err
 }
 
 // order is what a test has a worker do, in a goroutine of its own.
@@ -131,7 +158,7 @@ func (r report) is(err error) bool {
 
 // workerRole does orders until the test has no more, then closes its client.
 func workerRole(ctx context.Context, env *ChildEnv) error {
-	_, client, end, err := open(env)
+	p, err := open(env)
 	if err != nil {
 		return err
 	}
@@ -142,14 +169,14 @@ func workerRole(ctx context.Context, env *ChildEnv) error {
 		if err = env.Receive(&o); err != nil {
 			break
 		}
-		all.Go(func() { _ = env.Send(perform(ctx, env, client, o)) })
+		all.Go(func() { _ = env.Send(perform(ctx, env, p.locks, o)) })
 	}
 	cancel() // whoever still waits
 	all.Wait()
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	return errors.Join(err, end())
+	return errors.Join(err, p.end())
 }
 
 func perform(ctx context.Context, env *ChildEnv, client *rlock.Client, o order) (r report) {
