@@ -22,8 +22,12 @@ type mode struct {
 	golang []rlock.Option // beside the harness's own
 }
 
-// automatic is what clients do that are told nothing about it.
-var automatic = mode{java: "AUTO"}
+var (
+	// automatic is what clients do that are told nothing about it.
+	automatic = mode{java: "AUTO"}
+	// plain is without sharded channels.
+	plain = mode{"OFF", []rlock.Option{rlock.WithShardedPubSub(false)}}
+)
 
 // deployment is what both languages are clients of: a single server, or a cluster.
 type deployment struct {

@@ -73,6 +73,9 @@ func TestRedisson(t *testing.T) {
 
 		t.Run("contention on all masters", func(t *testing.T) { testMasters(t, h, 3*time.Second) })
 		t.Run("handoff", func(t *testing.T) { testHandoff(t, h, 3*time.Second) })
+		t.Run("handoff by plain messages", func(t *testing.T) {
+			testHandoff(t, newHarness(t, j, on, plain), 3*time.Second)
+		})
 		t.Run("lost replies", func(t *testing.T) { testLostReplies(t, h, 4*time.Second) })
 		testMatrix(t, h)
 		testModes(t, j, on)

@@ -22,7 +22,7 @@ var modes = []struct {
 }{
 	{"left to the clients", automatic, true},
 	{"sharded", mode{"ON", []rlock.Option{rlock.WithShardedPubSub(true)}}, true},
-	{"plain", mode{"OFF", []rlock.Option{rlock.WithShardedPubSub(false)}}, false},
+	{"plain", plain, false},
 }
 
 // mixed are a Redisson and a relock that do not listen to each other's messages.
