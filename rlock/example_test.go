@@ -66,6 +66,37 @@ func Example() {
 	// out
 }
 
+// On a cluster a lock is one key at the node of its slot. A name that is to share its
+// slot with other keys has them in one pair of braces.
+func ExampleNew_cluster() {
+	server, err := miniredis.Run() // which plays a cluster of one node
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
+	defer rdb.Close()
+	client, err := rlock.New(rdb)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	lock := client.NewLock("{customer:7}:invoice")
+	fmt.Println(lock.Lock(ctx))
+	fmt.Println(lock.Unlock(ctx))
+
+	torn := client.NewLock("customer{7")
+	fmt.Println(errors.Is(torn.Lock(ctx), rlock.ErrInvalidName))
+	// Output:
+	// <nil>
+	// <nil>
+	// true
+}
+
 func ExampleLock_Lock_reentry() {
 	rdb, stop := startRedis()
 	defer stop()
