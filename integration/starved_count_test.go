@@ -65,7 +65,7 @@ func TestStarvedCounter_LostReplies(t *testing.T) {
 			t.Parallel()
 			r := Redis(t)
 			p := r.Proxy(t)
-			rule := p.On(chance(20), action).Times(0)
+			rule := p.On(oneOf(50), action).Times(0)
 			s := settings{Addr: p.Addr, Watchdog: 10 * time.Second, Read: silence}
 			c := counting{Lock: name(t), Data: r.Addr, Goroutines: 16, For: counted(), Least: 2, Word: true}
 			countCalmly(t, counters(s, c), func() { rule.WaitCount(t, 3) }, rule.Off)

@@ -58,8 +58,10 @@ type kept struct {
 	Told    []int64 // of each: the first look that found it over had its answer then; else 0
 	Gap     int64   // the longest time between two looks at one
 	Asked   int     // how often Redis was asked for all the keys
+	Answer  int64   // the longest time until it answered
 	Spare   int64   // by so much at least each key was to outlive what had been promised, as far as could be seen
 	Bad     []string
+	Notes   []string // the first losses and renewals that failed, and why
 	Stats   rlock.Stats
 }
 
@@ -94,11 +96,15 @@ func raise(a *atomic.Int64, v int64) {
 func keeperRole(ctx context.Context, env *ChildEnv) error {
 	k := &keeper{renewed: map[string]int{}}
 	var err error
-	k.party, err = open(env, rlock.WithTrace(&rlock.Trace{Renewed: func(lock string, _ rlock.Owner, _ time.Duration) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.renewed[lock]++
-	}}))
+	k.party, err = open(env, rlock.WithTrace(&rlock.Trace{
+		Renewed: func(lock string, _ rlock.Owner, _ time.Duration) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.renewed[lock]++
+		},
+		RenewFailed: func(lock string, _ rlock.Owner, left time.Duration, err error) { k.note(lock, left, err) },
+		Lost:        func(lock string, _ rlock.Owner, held time.Duration, cause error) { k.note(lock, held, cause) },
+	}))
 	if err != nil {
 		return err
 	}
@@ -113,11 +119,14 @@ func keeperRole(ctx context.Context, env *ChildEnv) error {
 		k.locks = append(k.locks, k.party.locks.NewLock(k.Keep.lock(i)))
 		k.owners = append(k.owners, rlock.WithOwner(ctx, rlock.Owner(fmt.Sprint("keeper-", i))))
 	}
-	err = k.each(func(i int) error {
-		time.Sleep(k.Keep.Over * time.Duration(i) / time.Duration(n))
-		return k.locks[i].Lock(k.owners[i])
-	})
-	if err != nil {
+	// Few at a time: what a request waits for a connection counts as part of its lease.
+	var lock errgroup.Group
+	lock.SetLimit(8)
+	for i := range n {
+		time.Sleep(k.Keep.Over / time.Duration(n))
+		lock.Go(func() error { return k.locks[i].Lock(k.owners[i]) })
+	}
+	if err := lock.Wait(); err != nil {
 		return err
 	}
 	k.look()
@@ -164,6 +173,14 @@ func keeperRole(ctx context.Context, env *ChildEnv) error {
 	return errors.Join(err, env.Send(k.state()), k.end(), shut())
 }
 
+func (k *keeper) note(lock string, d time.Duration, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.Notes) < 5 {
+		k.Notes = append(k.Notes, fmt.Sprintf("%s, renewed %d times: %v: %v", lock, k.renewed[lock], d.Round(time.Millisecond), err))
+	}
+}
+
 // each calls f for each hold, for all at the same time.
 func (k *keeper) each(f func(i int) error) error {
 	var g errgroup.Group
@@ -177,7 +194,7 @@ func (k *keeper) state() kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := k.kept
-	all.Bad = slices.Clone(k.Bad)
+	all.Bad, all.Notes = slices.Clone(k.Bad), slices.Clone(k.Notes)
 	all.Renewed, all.Gap, all.Stats = 1<<30, k.gap.Load(), k.party.locks.Stats()
 	for i := range k.sights {
 		at := &k.sights[i]
@@ -224,6 +241,7 @@ func (k *keeper) compare(ctx context.Context) error {
 	for i := range promised {
 		promised[i] = k.sights[i].until.Load()
 	}
+	asked := Now()
 	left, err := k.Keep.remaining(ctx, k.direct)
 	after := Now()
 	if err != nil {
@@ -232,6 +250,7 @@ func (k *keeper) compare(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.Asked++
+	k.Answer = max(k.Answer, after-asked)
 	for i, until := range promised {
 		// Redis tells whole milliseconds.
 		end := after + int64(left[i]+time.Millisecond)
@@ -316,8 +335,11 @@ func keepUnder(t *testing.T, s settings, strain func(), enough func(kept) bool, 
 	last = tell("end")
 	require.NoError(t, child.Wait())
 
-	t.Logf("%d of %d held, each renewed at least %d times; %d renewals and %d that failed, %d lost, %d script calls; looked at each every %s at least; Redis was asked %d times, and had each for %s more than promised",
-		k.Held, s.Keep.Holds, k.Renewed, k.Stats.Renewals, k.Stats.RenewFailures, k.Stats.Lost, k.Stats.Scripts, ms(k.Gap), k.Asked, ms(k.Spare))
+	t.Logf("%d of %d held, each renewed at least %d times; %d renewals and %d that failed, %d lost, %d script calls; looked at each every %s at least; Redis was asked %d times, answered within %s, and had each for %s more than promised",
+		k.Held, s.Keep.Holds, k.Renewed, k.Stats.Renewals, k.Stats.RenewFailures, k.Stats.Lost, k.Stats.Scripts, ms(k.Gap), k.Asked, ms(k.Answer), ms(k.Spare))
+	for _, note := range k.Notes {
+		t.Log(note)
+	}
 	if s.Hogs == 0 {
 		require.Positive(t, k.Asked)
 	}
@@ -366,12 +388,29 @@ func soaked() int {
 	return 1
 }
 
-// none is lost.
-func calm(t *testing.T, s settings, k kept, gone map[int]int64) {
+// calm checks that none is lost, and no attempt to renew but those that faults hit.
+// It cannot tell when the machine, past all faults, takes as long as an attempt may.
+func calm(t *testing.T, s settings, k kept, gone map[int]int64, faults bool) {
 	t.Helper()
+	pause := k.Gap
+	if s.Hogs == 0 { // else it is what they do to the answers
+		pause = max(pause, k.Answer)
+	}
+	if pause > int64(s.Watchdog)/6 {
+		t.Logf("the machine is too slow to tell whether renewals come in time: %d lost", k.Stats.Lost)
+		return
+	}
+	for i, told := range k.Told {
+		if told > 0 {
+			t.Logf("hold %d was told over %s after it was promised to be", i, ms(told-k.Until[i]))
+		}
+	}
 	require.Equal(t, s.Keep.Holds, k.Held)
 	require.Zero(t, k.Stats.Lost)
 	require.Empty(t, gone)
+	if !faults {
+		require.Zero(t, k.Stats.RenewFailures)
+	}
 }
 
 func nothing() {}
@@ -387,8 +426,7 @@ func TestStarved_Pool(t *testing.T) {
 		s := strained(t, r, r.Addr)
 		s.Pool, s.Slow = 1, slow
 		k, gone := keepUnder(t, s, nothing, renewedOften, nothing)
-		calm(t, s, k, gone)
-		require.Zero(t, k.Stats.RenewFailures)
+		calm(t, s, k, gone, false)
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
@@ -396,8 +434,7 @@ func TestStarved_Pool(t *testing.T) {
 		s := settings{Watchdog: strainedWatchdog, Pool: 1, Slow: slow, Deployed: deployment{Kind: "cluster", Addrs: c.Addrs()}}
 		s.Keep = keeping{Name: name(t), Holds: strainedHolds, Direct: s.Deployed}
 		k, gone := keepUnder(t, s, nothing, renewedOften, nothing)
-		calm(t, s, k, gone)
-		require.Zero(t, k.Stats.RenewFailures)
+		calm(t, s, k, gone, false)
 	})
 	// The renewals have to wait for the one connection, until it is too late.
 	t.Run("PipelinePoolSize -1", func(t *testing.T) {
@@ -432,12 +469,20 @@ func TestStarved_Latency(t *testing.T) {
 	p := r.Proxy(t)
 	s := strained(t, r, p.Addr)
 	k, gone := keepUnder(t, s, func() { far(p, 50*time.Millisecond) }, renewedOften, nothing)
-	calm(t, s, k, gone)
+	calm(t, s, k, gone, true)
 }
 
-// chance matches scripts, so many of a thousand.
-func chance(perMille int) redistest.Match {
-	return redistest.And(redistest.Command("evalsha"), func(redistest.Request) bool { return rand.IntN(1000) < perMille })
+// oneOf matches one script of each n, at random: how many it hits is not left to
+// chance.
+func oneOf(n int) redistest.Match {
+	at, hit := 0, rand.IntN(n)
+	return redistest.And(redistest.Command("evalsha"), func(redistest.Request) bool {
+		here := at == hit
+		if at++; at == n {
+			at, hit = 0, rand.IntN(n)
+		}
+		return here
+	})
 }
 
 // REN-3: 2 % of the replies are lost, half of them without a word.
@@ -454,8 +499,8 @@ func TestStarved_LostReplies(t *testing.T) {
 			k, gone := keepUnder(t, s,
 				func() {
 					rules = append(rules,
-						p.On(chance(10), redistest.LoseReplyAndClose).Times(0),
-						p.On(chance(10), redistest.LoseReplyAndHang).Times(0))
+						p.On(oneOf(100), redistest.LoseReplyAndClose).Times(0),
+						p.On(oneOf(100), redistest.LoseReplyAndHang).Times(0))
 				},
 				func(k kept) bool {
 					return renewedOften(k) && (rules[0].Count() > 0 && rules[1].Count() > 0 || k.Stats.Lost > 0)
@@ -466,7 +511,7 @@ func TestStarved_LostReplies(t *testing.T) {
 					}
 				})
 			t.Logf("%d replies lost with the connection, %d without a word", rules[0].Count(), rules[1].Count())
-			calm(t, s, k, gone)
+			calm(t, s, k, gone, true)
 		})
 	}
 }
@@ -479,11 +524,7 @@ func TestStarved_Processor(t *testing.T) {
 		s := strained(t, r, r.Addr)
 		s.Procs, s.Hogs = 1, 3
 		k, gone := keepUnder(t, s, nothing, renewedOften, nothing)
-		if k.Gap < int64(s.Watchdog)/6 { // an attempt to renew
-			calm(t, s, k, gone)
-		} else {
-			t.Log("the machine is too slow to tell whether renewals come in time")
-		}
+		calm(t, s, k, gone, true)
 	})
 	t.Run("20 hogs", func(t *testing.T) {
 		s := strained(t, r, r.Addr)
