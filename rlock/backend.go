@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,12 +71,25 @@ func (b *backend) sender(auto bool) (redis.UniversalClient, error) {
 	return ap, nil
 }
 
-// failed hears of every error. One that no server has sent may mean that another one
-// has taken over; go-redis would ask which after ten seconds only, because it does
-// not repeat our requests.
+// failed hears of every error. Those that no server has sent, and those of one that
+// does not serve the key, may mean that another one has taken over. go-redis would
+// ask which after a minute only: it asks when it repeats a command, and ours it
+// does not repeat.
 func (b *backend) failed(ctx context.Context, err error) {
 	var reply redis.Error
-	if b.refresh != nil && !errors.As(err, &reply) {
+	if b.refresh != nil && (!errors.As(err, &reply) || servedElsewhere(reply)) {
 		b.refresh(ctx)
 	}
+}
+
+func servedElsewhere(reply redis.Error) bool {
+	if strings.Contains(reply.Error(), "READONLY ") { // Redis 6.2 wraps what a script raises
+		return true
+	}
+	for _, word := range []string{"MOVED ", "ASK ", "CLUSTERDOWN ", "MASTERDOWN ", "LOADING "} {
+		if strings.HasPrefix(reply.Error(), word) {
+			return true
+		}
+	}
+	return false
 }

@@ -41,6 +41,7 @@ type Client struct {
 	work    sync.WaitGroup // operations, and the jobs that outlive them
 	crew    crew           // runs the jobs
 	timers  timers
+	lanes   lanes
 	traffic sync.Pool // of *traffic
 
 	watchdogWord any // opt.watchdog in milliseconds, boxed once
@@ -90,6 +91,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 		start:       time.Now(),
 		closing:     make(chan struct{}),
 		entries:     map[string]*entry{},
+		lanes:       lanes{by: map[*redis.Client]*lane{}},
 	}
 	if c.readTimeout <= 0 {
 		c.readTimeout = leastPatience

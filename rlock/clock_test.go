@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/redistest"
 )
 
 // clocks lets a test step the clocks of a client that has held nothing yet.
@@ -180,4 +181,33 @@ func TestLost_OfEachOwner(t *testing.T) {
 	require.NotZero(t, l.Validity(a))
 	require.Zero(t, l.Validity(b))
 	require.NoError(t, l.Unlock(a))
+}
+
+// TestCLK3_CauseOfAStepBesideARenewal: Redis says that the key is there, and the wall
+// clock that the lease is over. Nobody has removed it.
+func TestCLK3_CauseOfAStepBesideARenewal(t *testing.T) {
+	for name, lopts := range map[string][]LockOption{"watchdog": nil, "maxhold": {WithMaxHold(time.Hour)}} {
+		t.Run(name, func(t *testing.T) {
+			c, p := onProxy(t, WithWatchdogTimeout(3*time.Second))
+			k := steppable(c)
+			l := c.NewLock(unique("cause"), lopts...)
+			ctx := WithOwner(context.Background(), "a")
+			cause := make(chan error, 1)
+			held := p.On(redistest.And(redistest.HasArg(l.Key()), redistest.Not(redistest.HasArg("201"))), redistest.HoldReply).Skip(1)
+			err := l.Do(ctx, func(ctx context.Context) error {
+				held.Wait(t) // the renewal is on its way
+				k.stepWall(2 * time.Hour)
+				held.Release()
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				return nil
+			})
+			got := <-cause
+			require.NotErrorIs(t, got, errRemoved)
+			require.Error(t, err)
+			if name == "maxhold" {
+				require.ErrorIs(t, got, ErrMaxHold)
+			}
+		})
+	}
 }

@@ -7,10 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 )
 
-// closers is how many keys Close releases at once.
+// closers is how many keys of one server Close releases at once.
 const closers = 32
 
 // Close ends the client. New calls and those that wait return ErrClosed. Then the
@@ -62,24 +63,45 @@ func (e *entry) tellClosed() {
 func (c *Client) releaseAll(ctx context.Context, all []*entry) error {
 	var mu sync.Mutex
 	var failed []error
-	var group errgroup.Group
-	group.SetLimit(closers)
-	for _, e := range all {
-		group.Go(func() error {
-			if err := c.releaseKey(ctx, e); err != nil {
-				mu.Lock()
-				failed = append(failed, fmt.Errorf("rlock: close: key %q not released: %w", e.key, err))
-				mu.Unlock()
-			}
-			return nil
-		})
+	release := func(some []*entry) {
+		var group errgroup.Group
+		group.SetLimit(closers)
+		for _, e := range some {
+			group.Go(func() error {
+				if err := c.releaseKey(ctx, e); err != nil {
+					mu.Lock()
+					failed = append(failed, fmt.Errorf("rlock: close: key %q not released: %w", e.key, err))
+					mu.Unlock()
+				}
+				return nil
+			})
+		}
+		_ = group.Wait() // the errors are gathered above
 	}
-	_ = group.Wait() // the errors are gathered above
+	var nodes sync.WaitGroup
+	for _, some := range c.byNode(ctx, all) {
+		nodes.Go(func() { release(some) })
+	}
+	nodes.Wait()
 	const most = 10
 	if n := len(failed); n > most {
 		failed = append(failed[:most], fmt.Errorf("rlock: close: and %d more keys", n-most))
 	}
 	return errors.Join(failed...)
+}
+
+// byNode is all by their servers: the keys of one that hangs must not keep those of
+// the others waiting.
+func (c *Client) byNode(ctx context.Context, all []*entry) map[*redis.Client][]*entry {
+	nodes := map[*redis.Client][]*entry{}
+	for _, e := range all {
+		var node *redis.Client
+		if c.redis.node != nil {
+			node, _ = c.redis.node(ctx, e.key) // whoever has no server has an error later
+		}
+		nodes[node] = append(nodes[node], e)
+	}
+	return nodes
 }
 
 // releaseKey removes own fields from e's key, within ctx. The attempt itself goes
@@ -93,6 +115,10 @@ func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 	if !e.rec.Strays(c.clock()) {
 		e.endTurn()
 		return nil
+	}
+	if ctx.Err() != nil {
+		e.endTurn()
+		return ended(ctx)
 	}
 	done := make(chan struct{})
 	var err error

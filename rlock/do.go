@@ -68,7 +68,8 @@ func (l *Lock) enterScope(o Owner, s *scope) {
 		e.later(func() { s.cancel(cause) })
 		return
 	}
-	h.tied().scopes = append(h.scopes, s)
+	t := h.tied()
+	t.scopes = append(t.scopes, s)
 }
 
 func (l *Lock) leaveScope(o Owner, s *scope) {

@@ -64,10 +64,10 @@ func (e *entry) lock() {
 		return
 	}
 	e.traffic = e.c.traffic.Get().(*traffic)
-	// As it was when the hold began that is there, if one is.
+	// As it was when Redis was last asked for the hold that is there, if one is.
 	if h := e.rec.Live(e.c.clock()); h != nil {
 		e.gate.Taken(e.c.start.Add(h.Granted))
-		e.asked = time.Now().Add(e.c.opt.recheck)
+		e.asked = e.c.start.Add(h.Proven + e.c.opt.recheck)
 	}
 }
 

@@ -116,14 +116,15 @@ func TestMULTI1_WaitsThatEndFirst(t *testing.T) {
 func TestMULTI1_OthersAreNoRestart(t *testing.T) {
 	t.Parallel()
 	look(t)
-	c := onShared(t, WithRestartGuard(forAsLongAsTestsRun), WithRecheck(20*time.Millisecond))
+	c := onShared(t, WithRestartGuard(forAsLongAsTestsRun), WithRecheck(100*time.Millisecond))
 	l := c.NewLock(unique("guard"))
 	ctx := t.Context()
 	type result struct {
 		got bool
 		err error
 	}
-	waiting := async(func() result { got, err := l.TryLock(ctx, 500*time.Millisecond, 0); return result{got, err} })
+	// Its end is half-way between two looks: an attempt under way then would be unsettled.
+	waiting := async(func() result { got, err := l.TryLock(ctx, 450*time.Millisecond, 0); return result{got, err} })
 	waitForWaiters(t, c, 1)
 	occupy(t, l.Key(), time.Minute)
 	require.Equal(t, result{}, recv(t, waiting, "TryLock"))
@@ -330,4 +331,20 @@ func TestMULTI1_OnlyWholeAnswersCount(t *testing.T) {
 		_, ok := meaning(record.Acquire, script.Answer{Text: text})
 		require.False(t, ok, text)
 	}
+}
+
+// TestMULTI1_BehindOneThatSleeps: the guard's refusal counts for those in line too.
+func TestMULTI1_BehindOneThatSleeps(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.StartServer(t).Client(t), WithRestartGuard(time.Hour))
+	l := c.NewLock("guarded")
+	first, cancel := context.WithCancel(WithOwner(context.Background(), "first"))
+	defer cancel()
+	go func() { _ = l.Lock(first) }()
+	waitForWaiters(t, c, 1)
+	_, err := l.TryLock(WithOwner(t.Context(), "second"), 100*time.Millisecond, 0)
+	require.ErrorIs(t, err, ErrRestarted)
+	ctx, end := context.WithTimeout(WithOwner(t.Context(), "third"), 100*time.Millisecond)
+	defer end()
+	require.ErrorIs(t, l.Lock(ctx), ErrRestarted)
 }

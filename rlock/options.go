@@ -110,7 +110,7 @@ func WithShardedPubSub(on bool) Option {
 // many goroutines share a round trip. It helps where many locks are taken at the
 // same time, and adds to the latency of a single one. It is the pipeliner that
 // rdb.AutoPipeline returns, which all users of rdb share; a *redis.Ring has none,
-// and New says so. Renewals and questions go in pipelines of their own.
+// and New says so. Renewals go in pipelines of their own.
 func WithAutoPipeline() Option {
 	return func(o *options) error { o.autoPipeline = true; return nil }
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock/internal/script"
 	"github.com/relock-go/relock/pubsub"
 )
 
@@ -22,19 +24,31 @@ type sharding struct {
 	b      *backend
 	forced bool // the user says that they are
 
+	done chan struct{} // closed when it is decided
+
 	// mu guards the fields below.
-	mu      sync.Mutex
-	word    any           // what a release says
-	decided bool          // word is final
-	asking  chan struct{} // closed when the question under way is answered; nil: none is
-	err     error         // of the last question
+	mu     sync.Mutex
+	word   any                         // what a release says
+	asking map[*redis.Client]*question // under way, one for each server
+	eager  int                         // goroutines that have asked before it mattered
 }
+
+// question is one to a server.
+type question struct {
+	answered chan struct{}
+	err      error // set before answered is closed
+}
+
+// mostEager bounds the goroutines that ask before it matters.
+const mostEager = 4
 
 // newSharding begins with what the kind of client and the user's word tell.
 func newSharding(b *backend, say switched) *sharding {
-	s := &sharding{b: b, word: publishPlain, decided: true, forced: say == switchedOn}
+	s := &sharding{b: b, word: publishPlain, done: make(chan struct{}), forced: say == switchedOn, asking: map[*redis.Client]*question{}}
 	if s.forced || say == unset && b.slots {
-		s.word, s.decided = publishBoth, false
+		s.word = publishBoth
+	} else {
+		close(s.done)
 	}
 	return s
 }
@@ -52,80 +66,87 @@ func (s *sharding) heardByAll() bool { return !s.b.slots || s.publish() == publi
 
 // settled tells whether nothing is left to find out.
 func (s *sharding) settled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.decided
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
 }
 
-// decide asks the server of key, unless that is done, or under way already: then
-// it waits for that.
+// decide asks the server of key, unless that is done. Of those that ask one server
+// at a time the first one does it for all; another server may be quicker.
 func (s *sharding) decide(ctx context.Context, key string) (sharded bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for first := true; !s.decided; first = false {
-		if !first && s.asking == nil {
-			return false, s.err
-		}
-		if s.asking == nil {
-			s.asking = make(chan struct{})
-			s.mu.Unlock()
-			word, err := s.ask(ctx, key)
-			s.mu.Lock()
-			s.err, s.decided = err, err == nil
-			if err == nil {
-				s.word = word
-			}
-			close(s.asking)
-			s.asking = nil
-			continue
-		}
-		answered := s.asking
-		s.mu.Unlock()
-		select {
-		case <-answered:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
-		if ctx.Err() != nil {
-			return false, ended(ctx)
+	if s.settled() {
+		return s.publish() == publishSharded, nil
+	}
+	var node *redis.Client
+	if s.b.node != nil {
+		if node, err = s.b.node(ctx, key); err != nil {
+			return false, err
 		}
 	}
-	return s.word == publishSharded, nil
+	s.mu.Lock()
+	q := s.asking[node]
+	if q == nil {
+		q = &question{answered: make(chan struct{})}
+		s.asking[node] = q
+		s.mu.Unlock()
+		s.put(ctx, node, q)
+	} else {
+		s.mu.Unlock()
+	}
+	select {
+	case <-s.done:
+	case <-q.answered:
+	case <-ctx.Done():
+		return false, ended(ctx)
+	}
+	if s.settled() {
+		return s.publish() == publishSharded, nil
+	}
+	return false, q.err
+}
+
+// put asks q.
+func (s *sharding) put(ctx context.Context, node *redis.Client, q *question) {
+	var rdb redis.UniversalClient = node
+	if node == nil {
+		rdb = s.b.rdb
+	}
+	word, err := s.ask(ctx, rdb)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.asking, node)
+	if err == nil && !s.settled() {
+		s.word = word
+		close(s.done)
+	}
+	q.err = err
+	close(q.answered)
 }
 
 // errNoSharded: the user wants what the server does not have.
 var errNoSharded = errors.New("rlock: WithShardedPubSub(true): the server has no sharded pub/sub; use Redis 7.0 or newer, or leave the option out")
 
-// ask puts the question to a server.
-func (s *sharding) ask(ctx context.Context, key string) (any, error) {
-	var rdb redis.UniversalClient = s.b.rdb
-	if s.b.node != nil {
-		node, err := s.b.node(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		rdb = node
-	}
-	var cluster, sharded *redis.Cmd
-	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error { // each has an error of its own
-		cluster, sharded = p.Do(ctx, "cluster", "keyslot", key), p.Do(ctx, "pubsub", "shardnumsub")
-		return nil
-	})
-	for _, err := range []error{cluster.Err(), sharded.Err()} {
+// ask is what a server says of itself.
+func (s *sharding) ask(ctx context.Context, rdb redis.UniversalClient) (any, error) {
+	cluster, sharded := script.AskSharded(ctx, rdb)
+	for _, err := range []error{cluster, sharded} {
 		if err != nil && !definite(err) {
 			return nil, fmt.Errorf("ask whether there is sharded pub/sub: %w", err)
 		}
 	}
 	switch {
-	case s.forced && sharded.Err() != nil:
-		return nil, both(errNoSharded, sharded.Err())
+	case s.forced && (sharded == nil || noRight(sharded)):
+		return publishSharded, nil
 	case s.forced:
-		return publishSharded, nil
-	case sharded.Err() != nil:
+		return nil, both(errNoSharded, sharded)
+	case sharded != nil:
 		return publishPlain, nil
-	case cluster.Err() == nil:
+	case cluster == nil:
 		return publishSharded, nil
-	case s.b.apart || strings.Contains(cluster.Err().Error(), "cluster support disabled"):
+	case s.b.apart || strings.Contains(cluster.Error(), "cluster support disabled"):
 		return publishPlain, nil
 	}
 	return publishSharded, nil // go-redis has found a cluster; this user may not ask it
@@ -134,23 +155,44 @@ func (s *sharding) ask(ctx context.Context, key string) (any, error) {
 // begin has the question asked before releases need the answer. An operation waits
 // for it only if the user has set what the server may not have.
 func (s *sharding) begin(c *Client, k *call, key string) error {
-	s.mu.Lock()
-	idle := !s.decided && s.asking == nil
-	wait := !s.decided && s.forced
-	s.mu.Unlock()
-	if !idle && !wait {
+	switch {
+	case s.settled():
 		return nil
+	case s.forced:
+		return s.insist(c, k, key)
 	}
-	answered := make(chan struct{})
-	var err error
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.eager == mostEager {
+		return nil // who has to know asks by himself
+	}
+	s.eager++
 	ctx := detached(k.ctx)
 	c.spawn(func() {
-		_, err = s.decide(ctx, key)
-		close(answered)
+		_, _ = s.decide(ctx, key)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.eager--
 	})
-	if !wait {
-		return nil
-	}
+	return nil
+}
+
+// insist asks until there is an answer, within the bounds of k.
+func (s *sharding) insist(c *Client, k *call, key string) error {
+	answered := make(chan struct{})
+	var err error
+	ctx, until := detached(k.ctx), time.Now().Add(k.persist)
+	c.spawn(func() {
+		defer close(answered)
+		for try := 0; ; try++ {
+			_, err = s.decide(ctx, key)
+			pause := backoff(try)
+			if err == nil || errors.Is(err, errNoSharded) || time.Until(until) < pause || c.isClosing() {
+				return
+			}
+			time.Sleep(pause)
+		}
+	})
 	if bound := k.wait(answered); bound != nil {
 		return both(ErrUnsettled, bound)
 	}
@@ -164,6 +206,9 @@ func definite(err error) bool {
 	return errors.As(err, &reply) &&
 		(strings.HasPrefix(reply.Error(), "ERR ") || strings.HasPrefix(reply.Error(), "NOPERM "))
 }
+
+// noRight: the server has the command, and refuses it to this user.
+func noRight(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // channels is what wakes waiters: a subscription connection, or one for each node.
 type channels interface {

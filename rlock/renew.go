@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,24 +22,25 @@ type renewal struct {
 // renew renews a batch of holds for the watchdog. Those that it gets no valid
 // answer for are due again by themselves.
 func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
-	due := make([]renewal, 0, len(batch))
+	holds := make([]*hold, 0, len(batch))
 	for _, l := range batch {
-		h, ok := l.Hold.(*hold)
-		if !ok {
-			continue // a sweep has no renewals
+		if h, ok := l.Hold.(*hold); ok { // a sweep has no renewals
+			holds = append(holds, h)
 		}
+	}
+	if c.singly.Load() {
+		c.renewApart(ctx, holds)
+		return
+	}
+	due := make([]renewal, 0, len(holds))
+	for _, h := range holds {
 		if n, ok := h.beginRenewal(); ok {
 			due = append(due, renewal{h, n})
 		}
 	}
-	if len(due) == 0 {
-		return
+	if len(due) > 0 {
+		c.renewTogether(ctx, due)
 	}
-	if c.singly.Load() {
-		c.renewApart(ctx, due)
-		return
-	}
-	c.renewTogether(ctx, due)
 }
 
 // renewTogether sends one call for all of due.
@@ -49,7 +49,7 @@ func (c *Client) renewTogether(ctx context.Context, due []renewal) {
 	if len(due) > 1 && script.CrossSlot(err) {
 		// A cluster behind a proxy looks like one server until now.
 		c.singly.Store(true)
-		c.renewApart(ctx, due)
+		c.renewEach(ctx, due)
 		return
 	}
 	if err != nil {
@@ -78,27 +78,25 @@ func (c *Client) renewTogether(ctx context.Context, due []renewal) {
 	}
 }
 
-// renewApart sends a call for each of due, to all their servers at the same time:
-// one that hangs must not keep the answers of the others.
-func (c *Client) renewApart(ctx context.Context, due []renewal) {
-	if c.redis.node == nil {
-		c.renewEach(ctx, due)
-		return
-	}
-	nodes := map[*redis.Client][]renewal{}
-	for _, r := range due {
-		node, err := c.redis.node(ctx, r.h.e.key)
-		if err != nil {
-			r.h.renewFailed(r.n, err, false)
-			continue
+// renewApart has each of some renewed at its server.
+func (c *Client) renewApart(ctx context.Context, some []*hold) {
+	nodes := map[*redis.Client][]*hold{}
+	for _, h := range some {
+		var node *redis.Client
+		if c.redis.node != nil {
+			var err error
+			if node, err = c.redis.node(ctx, h.e.key); err != nil {
+				if n, ok := h.beginRenewal(); ok {
+					h.renewFailed(n, err, false)
+				}
+				continue
+			}
 		}
-		nodes[node] = append(nodes[node], r)
+		nodes[node] = append(nodes[node], h)
 	}
-	var all sync.WaitGroup
-	for _, some := range nodes {
-		all.Go(func() { c.renewEach(ctx, some) })
+	for node, some := range nodes {
+		c.renewAt(node, some)
 	}
-	all.Wait()
 }
 
 // renewEach sends a call for each of due, in one pipeline.
@@ -140,12 +138,15 @@ func checkRenewal(a script.Answer, n int) script.Answer {
 	return a
 }
 
-func (h *hold) beginRenewal() (record.Renewal, bool) {
+func (h *hold) beginRenewal() (record.Renewal, bool) { return h.renewSince(-1) }
+
+// renewSince begins a renewal, unless Redis was found to have h since then.
+func (h *hold) renewSince(then time.Duration) (record.Renewal, bool) {
 	e := h.e
 	e.lock()
 	defer e.unlockAside()
 	now := e.c.clock()
-	if e.holdOf(h.rec) == nil {
+	if e.holdOf(h.rec) == nil || then >= 0 && h.rec.Proven > then {
 		return record.Renewal{}, false
 	}
 	n, ok := e.rec.Renew(h.rec, now)
@@ -183,7 +184,7 @@ func (h *hold) renewed(n record.Renewal, yes bool) {
 			left := h.rec.Left(now)
 			e.later(func() { f(h.name, h.owner(), left) })
 		}
-	case h.rec.Lost() && h.lostBy() == nil && h.rec.Deadline.Mono <= now.Mono:
+	case h.rec.Lost() && h.lostBy() == nil && (h.rec.Deadline.Mono <= now.Mono || h.rec.Deadline.Wall <= now.Wall):
 		e.lose(h, h.overdue(now))
 	case h.rec.Lost() && h.lostBy() == nil:
 		e.lose(h, errRemoved)

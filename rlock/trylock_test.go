@@ -384,3 +384,35 @@ func TestTryLock_AGrantThatComesTooLateIsUndone(t *testing.T) {
 	require.NoError(t, l.LockLease(t.Context(), time.Minute), "a longer one is fine")
 	require.NoError(t, l.Unlock(t.Context()))
 }
+
+// TestTryLock_BehindOneThatSleeps: nobody asks Redis in the time of the second one,
+// because the first was told that others have the lock.
+func TestTryLock_BehindOneThatSleeps(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	l := c.NewLock(unique("behind"))
+	occupy(t, l.Key(), time.Hour)
+	ctx, cancel := context.WithCancel(WithOwner(context.Background(), "first"))
+	got := async(func() error { return l.Lock(ctx) })
+	waitForWaiters(t, c, 1)
+	ok, err := l.TryLock(WithOwner(t.Context(), "second"), 100*time.Millisecond, 0)
+	require.NoError(t, err)
+	require.False(t, ok)
+	cancel()
+	require.ErrorIs(t, recv(t, got, "the first"), context.Canceled)
+	remove(t, l.Key())
+}
+
+// TestTryLock_FindsThatOneOfOursIsGone: short waits in a row are no reason never to ask.
+func TestTryLock_FindsThatOneOfOursIsGone(t *testing.T) {
+	t.Parallel()
+	c := onShared(t, WithRecheck(100*time.Millisecond))
+	l := c.NewLock(unique("gone"))
+	require.NoError(t, l.LockLease(WithOwner(t.Context(), "first"), 9*time.Second)) // shorter than a period
+	remove(t, l.Key())
+	eventually(t, func() bool {
+		ok, err := l.TryLock(WithOwner(t.Context(), "second"), 50*time.Millisecond, 0)
+		require.NoError(t, err)
+		return ok
+	}, "the recheck bound is over")
+}

@@ -62,8 +62,8 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		return e.try(k, w)
 	}
 	w.found = e.found
-	if e.rec.Live(e.c.clock()) != nil {
-		w.found-- // one of ours has it, which counts as having found it taken
+	if e.rec.Live(e.c.clock()) != nil || e.gate.First() != nil && !e.yields && time.Now().Before(e.asked) {
+		w.found-- // one of ours has it, or the head was told that others do: it counts as found taken
 	}
 	e.gate.Join(&w.place)
 	defer e.quit(w)

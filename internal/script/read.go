@@ -12,11 +12,19 @@ import (
 // free, and its fields. A script goes to the master whatever the client's options
 // say of replicas, and to the node that has the key.
 func (r *Runner) Read(ctx context.Context, key any) (pttl int64, fields map[string]string, err error) {
-	cmd, err := r.process(ctx, evalsha, Info.sha, 1, []any{key})
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd, err = r.process(ctx, eval, Info.text, 1, []any{key})
+	ask := func(verb, what any) *redis.Cmd {
+		r.Sent.Add(1)
+		cmd := redis.NewCmd(ctx, verb, what, 1, key) // go-redis may repeat it: it changes nothing
+		if err := r.Client.Process(ctx, cmd); err != nil {
+			cmd.SetErr(err)
+		}
+		return cmd
 	}
-	if err != nil {
+	cmd := ask(evalsha, Info.sha)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = ask(eval, Info.text)
+	}
+	if err := cmd.Err(); err != nil {
 		return 0, nil, err
 	}
 	words, err := cmd.StringSlice()

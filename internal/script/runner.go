@@ -46,13 +46,17 @@ func (r *Runner) Send(ctx context.Context, s *Script, numKeys int, words ...any)
 }
 
 // process sends one command. A deferred autopipeliner returns from Process before
-// it is answered, Err is when it is.
+// it is answered; Err waits for that.
 func (r *Runner) process(ctx context.Context, verb, what any, numKeys int, words []any) (*command, error) {
 	cmd := r.command(ctx, verb, what, numKeys, words)
-	if err := r.Client.Process(ctx, cmd); err != nil {
-		return cmd, err
+	err := r.Client.Process(ctx, cmd)
+	if err == nil {
+		err = cmd.Err()
 	}
-	return cmd, cmd.Err()
+	if err != nil && cmd.Val() != nil { // a hook's error; the reply proves that the script ran
+		err = nil
+	}
+	return cmd, err
 }
 
 // SendApart is Send over the connections that go-redis keeps for pipelines, so
