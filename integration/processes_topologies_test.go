@@ -73,7 +73,7 @@ func followed(t *testing.T, c *redistest.Cluster, master *redistest.Server) {
 	for _, node := range c.Nodes {
 		rdb := node.Client(t)
 		require.Eventually(t, func() bool {
-			all, err := rdb.ClusterSlaves(t.Context(), id).Result()
+			all, err := rdb.Do(t.Context(), "cluster", "replicas", id).StringSlice()
 			return err == nil && len(all) > 0
 		}, faultLimit, 5*time.Millisecond)
 	}

@@ -40,9 +40,11 @@ func TestStarvedCounter_Pool(t *testing.T) {
 	const watchdog = time.Second
 	s := settings{Addr: r.Addr, Watchdog: watchdog, Pool: 1, Slow: watchdog/3 + 50*time.Millisecond}
 	all := countCalmly(t, counters(s, counting{Lock: name(t), Data: r.Addr, Goroutines: 2, For: counted(), Least: 2}), nothing, nothing)
-	for i, c := range all {
-		require.Positive(t, c.Stats.Renewals, "process %d held for longer than a period", i)
+	renewals := uint64(0)
+	for _, c := range all {
+		renewals += c.Stats.Renewals
 	}
+	require.Positive(t, renewals, "somebody held for longer than a period")
 }
 
 // A round trip of 50 ms.

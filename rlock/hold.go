@@ -170,7 +170,7 @@ func (h *hold) tellLost(cause error) {
 	}
 	e, c := h.e, h.e.c
 	for _, s := range h.scopes {
-		e.later(func() { s.cancel(cause) })
+		s.cancel(cause) // at once, as the channel: it runs nothing of the user's
 	}
 	c.counters.lost.Add(1)
 	name, owner, held := h.name, h.owner(), c.clock().Mono-h.rec.Granted

@@ -1,10 +1,6 @@
 package rlock
 
 import (
-	"context"
-	"errors"
-	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,41 +50,6 @@ func TestForced_NoRightToAsk(t *testing.T) {
 	require.NoError(t, s.Client(t).ACLSetUser(t.Context(), "mute", "on", ">secret", "~*", "&*", "+@all", "-pubsub").Err())
 	rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "secret" })
 	require.NoError(t, newClient(t, rdb, WithShardedPubSub(true)).NewLock("forced").Lock(t.Context()))
-}
-
-// hook fails after the command has run, with an error that looks as if it had not.
-type hook struct{ on atomic.Bool }
-
-func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if h.on.Load() {
-			return &net.OpError{Op: "dial", Net: "udp", Err: errors.New("metrics: connection refused")}
-		}
-		return err
-	}
-}
-
-// TestHook_ErrorBesideAReply: the reply counts.
-func TestHook_ErrorBesideAReply(t *testing.T) {
-	t.Parallel()
-	look(t)
-	rdb := shared.server.Client(t)
-	h := &hook{}
-	rdb.AddHook(h)
-	l, ctx := newClient(t, rdb).NewLock(unique("hook")), WithOwner(t.Context(), "mine")
-	require.NoError(t, l.Lock(ctx))
-	require.NoError(t, l.Unlock(ctx))
-	h.on.Store(true)
-	got, err := l.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.True(t, got)
-	require.NoError(t, l.Unlock(ctx))
-	require.Empty(t, fields(t, l.Key()))
 }
 
 // TestQuestions_AreRepeated by go-redis: they change nothing.

@@ -49,14 +49,10 @@ func (r *Runner) Send(ctx context.Context, s *Script, numKeys int, words ...any)
 // it is answered; Err waits for that.
 func (r *Runner) process(ctx context.Context, verb, what any, numKeys int, words []any) (*command, error) {
 	cmd := r.command(ctx, verb, what, numKeys, words)
-	err := r.Client.Process(ctx, cmd)
-	if err == nil {
-		err = cmd.Err()
+	if err := r.Client.Process(ctx, cmd); err != nil {
+		return cmd, err
 	}
-	if err != nil && cmd.Val() != nil { // a hook's error; the reply proves that the script ran
-		err = nil
-	}
-	return cmd, err
+	return cmd, cmd.Err()
 }
 
 // SendApart is Send over the connections that go-redis keeps for pipelines, so
