@@ -58,9 +58,12 @@ func Main(m *testing.M, roles map[string]Role) {
 	os.Exit(code)
 }
 
-// leakOptions leave out what testcontainers-go keeps for the next container.
+// leakOptions leave out what testcontainers-go keeps for the next container, and
+// the pools of go-redis whose server has gone: they look once a second whether they
+// were closed.
 func leakOptions() []goleak.Option {
 	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"),

@@ -98,7 +98,7 @@ func open(env *ChildEnv, more ...rlock.Option) (*party, error) {
 	p.end = func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		return errors.Join(p.locks.Close(ctx), shut(), goleak.Find(before))
+		return errors.Join(p.locks.Close(ctx), shut(), goleak.Find(append(leakOptions(), before)...))
 	}
 	return p, err
 }

@@ -19,7 +19,11 @@ import (
 	"github.com/relock-go/relock/pubsub"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A pool of go-redis whose server has gone tries to dial once a second, and looks
+// then only whether it was closed.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
 
 // bubble is a Hub and its server in virtual time.
 type bubble struct {
