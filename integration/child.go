@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -43,11 +45,21 @@ func Now() int64 {
 type Role func(ctx context.Context, env *ChildEnv) error
 
 // Main runs a package's tests, or the role that this process was started for.
-// It belongs into TestMain and does not return. Afterwards the shared server is
-// ended, and goroutines that are left over are a failure.
-func Main(m *testing.M, roles map[string]Role) {
+// It belongs into TestMain and does not return. together is how many parallel tests
+// run at a time, unless -parallel says otherwise: they wait for timeouts most of the
+// time, and not for a processor. Afterwards the shared server is ended, and
+// goroutines that are left over are a failure.
+func Main(m *testing.M, roles map[string]Role, together int) {
 	if name := os.Getenv(envChild); name != "" {
 		os.Exit(runRole(name, roles))
+	}
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		if err := flag.Set("test.parallel", strconv.Itoa(together)); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	stopShared()

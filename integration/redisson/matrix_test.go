@@ -2,7 +2,6 @@ package redisson
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -15,21 +14,7 @@ import (
 	"github.com/relock-go/relock/internal/script"
 )
 
-// together is how many cells run at a time, if nobody says otherwise: they wait
-// for timeouts most of the time, and not for a processor.
-const together = "4"
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if !said {
-		if err := flag.Set("test.parallel", together); err != nil {
-			panic(err)
-		}
-	}
-	integration.Main(m, nil)
-}
+func TestMain(m *testing.M) { integration.Main(m, nil, 4) }
 
 // cell is something that holds between two sides, whichever holds the lock.
 type cell struct {
