@@ -181,10 +181,11 @@ func TestChildStopContKill(t *testing.T) {
 func TestServerDiesWithItsProcess(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux ties a child's life to its parent's")
+		t.Skip("needs Linux, which alone ties a child's life to its parent's")
 	}
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skipf("needs a redis-server: %v", err)
+		require.False(t, redistest.RequireRedis(), "needs a redis-server on PATH: %v", err)
+		t.Skipf("needs a redis-server on PATH: %v", err)
 	}
 	c := StartChild(t, "parent", nil)
 	var addr string

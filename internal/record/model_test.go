@@ -60,40 +60,38 @@ func runModel(t *rapid.T, admin bool) {
 	w.settle()
 }
 
+// unless has rapid draw another step than this one, which the model cannot take now.
+// No test is skipped by that: a run goes on until it has taken its steps.
+func unless(t *rapid.T, impossible bool) {
+	if impossible {
+		t.Skip("not now")
+	}
+}
+
 // Acquire: an owner that holds nothing, or whose lease ran out, asks.
 func (w *world) Acquire(t *rapid.T) {
-	if w.q != nil || len(w.free()) == 0 {
-		t.Skip("busy")
-	}
+	unless(t, w.q != nil || len(w.free()) == 0)
 	owner := rapid.SampledFrom(w.free()).Draw(t, "owner")
 	w.begin("acquire", w.rec.Acquire(owner, drawLease(t), drawLimit(t), w.now()))
 }
 
 func (w *world) Enter(t *rapid.T) {
-	if w.q != nil || len(w.live()) == 0 {
-		t.Skip("busy or nothing held")
-	}
+	unless(t, w.q != nil || len(w.live()) == 0)
 	w.begin("enter", w.rec.Enter(w.live()[0], drawLease(t)))
 }
 
 func (w *world) Extend(t *rapid.T) {
-	if w.q != nil || len(w.live()) == 0 {
-		t.Skip("busy or nothing held")
-	}
+	unless(t, w.q != nil || len(w.live()) == 0)
 	w.begin("extend", w.rec.Extend(w.live()[0], drawLease(t)))
 }
 
 // Leave is an Unlock. An inner one counts at once and is mended when the line
 // is free; the last one waits for the line.
 func (w *world) Leave(t *rapid.T) {
-	if len(w.rec.Holds()) == 0 {
-		t.Skip("nothing held")
-	}
+	unless(t, len(w.rec.Holds()) == 0)
 	h := rapid.SampledFrom(w.rec.Holds()).Draw(t, "hold")
 	lost := h.Lost()
-	if h.Depth == 1 && !lost && w.q != nil {
-		t.Skip("busy")
-	}
+	unless(t, h.Depth == 1 && !lost && w.q != nil)
 	left := w.rec.Leave(h)
 	w.depth[h]--
 	switch {
@@ -106,46 +104,34 @@ func (w *world) Leave(t *rapid.T) {
 }
 
 func (w *world) Mend(t *rapid.T) {
-	if w.q != nil || len(w.live()) == 0 || !w.live()[0].Dirty() {
-		t.Skip("busy or nothing to mend")
-	}
+	unless(t, w.q != nil || len(w.live()) == 0 || !w.live()[0].Dirty())
 	w.mend(w.live()[0])
 }
 
 func (w *world) Sweep(t *rapid.T) {
-	if w.q != nil || len(w.live()) > 0 || !w.rec.Strays(w.now()) {
-		t.Skip("busy, held or clean")
-	}
+	unless(t, w.q != nil || len(w.live()) > 0 || !w.rec.Strays(w.now()))
 	w.begin("sweep", w.rec.Sweep(w.now()))
 }
 
 // Run executes any copy that is on its way.
 func (w *world) Run(t *rapid.T) {
-	if len(w.wire) == 0 {
-		t.Skip("nothing under way")
-	}
+	unless(t, len(w.wire) == 0)
 	w.execute(rapid.SampledFrom(w.wire).Draw(t, "copy"))
 }
 
 // Vanish: a copy is never executed, and nobody knows.
 func (w *world) Vanish(t *rapid.T) {
-	if len(w.wire) == 0 {
-		t.Skip("nothing under way")
-	}
+	unless(t, len(w.wire) == 0)
 	w.drop(rapid.SampledFrom(w.wire).Draw(t, "copy"))
 }
 
 func (w *world) Answer(t *rapid.T) {
-	if w.attempt == nil || !w.attempt.ran {
-		t.Skip("no reply")
-	}
+	unless(t, w.attempt == nil || !w.attempt.ran)
 	w.answer()
 }
 
 func (w *world) TimeOut(t *rapid.T) {
-	if w.attempt == nil {
-		t.Skip("nothing asked")
-	}
+	unless(t, w.attempt == nil)
 	w.rec.Unanswered(w.q)
 	w.spoil(w.q.fields()...)
 	w.attempt = nil
@@ -153,24 +139,18 @@ func (w *world) TimeOut(t *rapid.T) {
 
 // NotRun: the attempt provably did not reach the server.
 func (w *world) NotRun(t *rapid.T) {
-	if w.attempt == nil || w.attempt.ran || !slices.Contains(w.wire, w.attempt) {
-		t.Skip("nothing asked")
-	}
+	unless(t, w.attempt == nil || w.attempt.ran || !slices.Contains(w.wire, w.attempt))
 	w.drop(w.attempt)
 	w.attempt = nil
 }
 
 func (w *world) Retry(t *rapid.T) {
-	if w.q == nil || w.attempt != nil {
-		t.Skip("nothing to retry")
-	}
+	unless(t, w.q == nil || w.attempt != nil)
 	w.send()
 }
 
 func (w *world) GiveUp(t *rapid.T) {
-	if w.q == nil || w.attempt != nil {
-		t.Skip("nothing to give up")
-	}
+	unless(t, w.q == nil || w.attempt != nil)
 	q := w.q
 	w.rec.Close(q, w.now())
 	w.ended()
@@ -182,17 +162,13 @@ func (w *world) GiveUp(t *rapid.T) {
 
 // Abandon: the caller, or the next owner of a pass, leaves before the answer.
 func (w *world) Abandon(t *rapid.T) {
-	if w.q == nil || w.q.Abandoned() || w.q.Op == Release || w.kind == "mend" {
-		t.Skip("nobody waits")
-	}
+	unless(t, w.q == nil || w.q.Abandoned() || w.q.Op == Release || w.kind == "mend")
 	w.rec.Abandon(w.q)
 	w.spoil(w.q.Hold.Field)
 }
 
 func (w *world) Renew(t *rapid.T) {
-	if len(w.live()) == 0 {
-		t.Skip("nothing held")
-	}
+	unless(t, len(w.live()) == 0)
 	n := w.renew(w.live()[0])
 	course := rapid.SampledFrom([]string{"ok", "slow reply", "late reply", "open"}).Draw(t, "course")
 	if course == "open" {
@@ -210,9 +186,7 @@ func (w *world) Renew(t *rapid.T) {
 // Renewed delivers the reply to a renewal, perhaps long after it was sent.
 func (w *world) Renewed(t *rapid.T) {
 	i := slices.IndexFunc(w.renewals, func(n *renewal) bool { return n.packet.ran })
-	if i < 0 {
-		t.Skip("no reply")
-	}
+	unless(t, i < 0)
 	w.renewed(w.renewals[i])
 }
 
@@ -233,9 +207,7 @@ func (w *world) renewed(n *renewal) {
 }
 
 func (w *world) Unrenewed(t *rapid.T) {
-	if len(w.renewals) == 0 {
-		t.Skip("no renewal")
-	}
+	unless(t, len(w.renewals) == 0)
 	i := rapid.IntRange(0, len(w.renewals)-1).Draw(t, "renewal")
 	n := w.renewals[i]
 	w.renewals = slices.Delete(w.renewals, i, i+1)
@@ -262,18 +234,14 @@ func (w *world) StepForwards(t *rapid.T) { w.step += drawTime(t) }
 // StepBack gains nothing. Only a hold that went through a suspend and a step
 // back is beyond help: then both clocks are wrong.
 func (w *world) StepBack(t *rapid.T) {
-	if w.provenBefore(w.slept) {
-		t.Skip("not provable")
-	}
+	unless(t, w.provenBefore(w.slept))
 	w.step -= drawTime(t)
 	w.back = w.server.Now
 }
 
 // Suspend stops the client's machine: mono stands still.
 func (w *world) Suspend(t *rapid.T) {
-	if w.provenBefore(w.back) {
-		t.Skip("not provable")
-	}
+	unless(t, w.provenBefore(w.back))
 	d := drawTime(t)
 	w.server.Advance(d)
 	w.asleep += d
@@ -291,27 +259,21 @@ func (w *world) provenBefore(moment time.Duration) bool {
 
 func (w *world) ForeignAcquire(t *rapid.T) {
 	ttl := rapid.SampledFrom([]time.Duration{50 * time.Millisecond, 2 * time.Second}).Draw(t, "ttl")
-	if w.foreign > w.server.Now {
-		t.Skip("inside")
-	}
+	unless(t, w.foreign > w.server.Now)
 	if w.server.Acquire(ttl, stranger, nil) == "granted" {
 		w.foreign = w.server.Now + ttl - Margin(ttl)
 	}
 }
 
 func (w *world) ForeignRelease(t *rapid.T) {
-	if w.foreign <= w.server.Now {
-		t.Skip("not inside")
-	}
+	unless(t, w.foreign <= w.server.Now)
 	w.server.Release([]string{stranger})
 	w.foreign = 0
 }
 
 // Remove is the administrator's DEL.
 func (w *world) Remove(t *rapid.T) {
-	if !w.admin || rapid.IntRange(0, 3).Draw(t, "rarely") > 0 {
-		t.Skip("no administrator")
-	}
+	unless(t, !w.admin || rapid.IntRange(0, 3).Draw(t, "rarely") > 0)
 	w.server.Remove()
 	w.foreign = 0
 	for _, h := range w.rec.Holds() {
@@ -333,9 +295,7 @@ func (w *world) Restart(t *rapid.T) {
 // Forget drops a record that says nothing, and one that only knows burned
 // fields: its user makes all new fields numbered from then on.
 func (w *world) Forget(t *rapid.T) {
-	if w.q != nil || len(w.rec.Holds()) > 0 || w.rec.Strays(w.now()) {
-		t.Skip("in use")
-	}
+	unless(t, w.q != nil || len(w.rec.Holds()) > 0 || w.rec.Strays(w.now()))
 	if !w.rec.Idle(w.now()) {
 		w.numbered = true
 	}
