@@ -205,7 +205,8 @@ func TestClients_RingWithAllShardsDown(t *testing.T) {
 	_, err = other.IsLocked(ctx)
 	require.ErrorContains(t, err, "all ring shards are down")
 
-	require.ErrorContains(t, result(t, soon, got, "the waiter"), "all ring shards are down")
+	// It is woken by the loss of its subscription, maybe before the Ring has noticed.
+	require.Regexp(t, "all ring shards are down|connection refused|connection reset|EOF", result(t, soon, got, "the waiter").Error())
 
 	for _, s := range servers {
 		require.NoError(t, s.Restart())
