@@ -1,0 +1,307 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+const (
+	// A wait for a later member, while those before it are held, is between these.
+	shortestWait, longestWait = 100 * time.Millisecond, 300 * time.Millisecond
+
+	// A pause with nothing held is between these: long enough for whoever waits for
+	// what was given back to get it.
+	shortestPause, longestPause = 10 * time.Millisecond, 100 * time.Millisecond
+
+	// mostLost is how many times in a row members may be lost while others are waited
+	// for.
+	mostLost = 3
+)
+
+// between is at random, so that groups that meet do not meet again.
+func between(low, high time.Duration) time.Duration { return low + rand.N(high-low) }
+
+// attempt is one Lock or TryLock on its way.
+type attempt struct {
+	g     *MultiLock
+	owner rlock.Owner
+	ctx   context.Context
+	wait  time.Duration // as in TryLock
+	lease time.Duration
+
+	until   time.Time       // of a wait > 0
+	bounded context.Context // ctx, which ends with the wait too
+	refused bool            // others had a member,
+	why     error           // the last time; nil: somebody held it
+}
+
+// verdict is what came of asking a member, or all of them.
+type verdict int
+
+const (
+	failed  verdict = iota // with an error, or a panic
+	granted                // it is held
+	taken                  // others have it; with the reason, where that is not all
+	lapsed                 // a member was granted and did not last
+)
+
+// lock gets the group for the owner in ctx. (false, nil): others had a member until
+// the wait was over.
+func (g *MultiLock) lock(ctx context.Context, op string, wait, lease time.Duration) (bool, error) {
+	a := &attempt{g: g, owner: rlock.OwnerOf(ctx), ctx: ctx, wait: wait, lease: lease, bounded: ctx}
+	if wait > 0 {
+		a.until = time.Now().Add(wait)
+		var cancel context.CancelFunc
+		a.bounded, cancel = context.WithDeadline(ctx, a.until)
+		defer cancel()
+	}
+	got, err := a.run()
+	if wait > 0 && errors.Is(err, context.DeadlineExceeded) && a.bounded.Err() != nil && ctx.Err() == nil {
+		// That is not the caller's ctx.
+		err = fmt.Errorf("%w: the wait is over: %v", rlock.ErrUnsettled, err)
+	}
+	return got, g.wrap(op, a.owner, err)
+}
+
+func (a *attempt) run() (bool, error) {
+	if err := checkLease(a.lease); err != nil {
+		return false, err
+	}
+	if a.ctx.Err() != nil {
+		return false, ended(a.ctx)
+	}
+	s := a.g.sit(a.owner)
+	defer a.g.rise(a.owner, s)
+	if got, err := a.turn(s); !got {
+		return false, err
+	}
+	defer func() { <-s.turn }()
+
+	if h := s.hold; h != nil {
+		lost := h.loss(a.ctx)
+		switch {
+		case lost == nil:
+			return a.again(h)
+		case !h.agreed():
+			return false, lost
+		}
+		a.g.set(s, nil)
+		// What it may have left behind is no matter of the new hold's.
+		_ = giveBack(a.detached(), h.held())
+	}
+	h, err := a.rounds()
+	if h != nil {
+		a.g.set(s, h)
+	}
+	return h != nil, err
+}
+
+// turn waits until no other goroutine of the owner takes the group. (false, nil):
+// the wait is over.
+func (a *attempt) turn(s *seat) (bool, error) {
+	select {
+	case s.turn <- struct{}{}:
+		return true, nil
+	default:
+	}
+	if a.wait == 0 {
+		return false, nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return true, nil
+	case <-a.bounded.Done():
+		if a.ctx.Err() != nil {
+			return false, ended(a.ctx)
+		}
+		return false, nil
+	}
+}
+
+// again enters h once more.
+func (a *attempt) again(h *hold) (bool, error) {
+	if h.lease > 0 && (a.lease == 0 || a.lease > h.left(a.ctx)) {
+		ctx := rlock.WithOwner(a.bounded, a.owner)
+		err := errors.Join(each(h.parts, func(p part) error { return lengthen(ctx, p, a.lease) })...)
+		if err != nil {
+			return false, err
+		}
+		h.last(a.ctx, a.lease)
+	}
+	h.depth++
+	return true, nil
+}
+
+// held are the parts of h that were not lost.
+func (h *hold) held() (parts []part) {
+	for _, p := range h.parts {
+		if !p.isLost() {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// rounds tries until the group is held or the wait is over.
+func (a *attempt) rounds() (*hold, error) {
+	for losses := 0; ; {
+		h, v, err := a.round()
+		switch {
+		case v == granted:
+			return h, nil
+		case v == failed:
+			return nil, err
+		case v == taken:
+			losses = 0
+		default:
+			if losses++; losses == mostLost && a.lease > 0 {
+				return nil, fmt.Errorf("%w: %v is shorter than it takes to have all members: %w", rlock.ErrInvalidLease, a.lease, err)
+			} else if losses == mostLost {
+				return nil, err
+			}
+		}
+		if a.wait == 0 {
+			return nil, err
+		}
+		if over, ctxErr := a.pause(); over || ctxErr != nil {
+			return nil, errors.Join(ctxErr, err)
+		}
+	}
+}
+
+// pause waits for a moment with nothing held. It tells whether the wait is over:
+// there is no other try shortly before that, which would only have no time for an
+// answer.
+func (a *attempt) pause() (over bool, err error) {
+	d := between(shortestPause, longestPause)
+	if left, ends := a.left(); ends && left <= d {
+		d, over = left, true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return over, nil
+	case <-a.ctx.Done():
+		return true, ended(a.ctx)
+	}
+}
+
+// left is what is left of a wait that ends.
+func (a *attempt) left() (left time.Duration, ends bool) {
+	return time.Until(a.until), a.wait > 0
+}
+
+// detached is a ctx for what has to be done whatever becomes of the caller.
+func (a *attempt) detached() context.Context {
+	return rlock.WithOwner(context.WithoutCancel(a.ctx), a.owner)
+}
+
+// ask asks for m, while parts are held. It runs in the caller's goroutine and with
+// its ctx: rlock looks at both, and keeps a goroutine from waiting for itself.
+func (a *attempt) ask(m member, parts []part) (verdict, error) {
+	left, ends := a.left()
+	if ends && left <= 0 {
+		if a.refused {
+			return taken, a.why
+		}
+		return failed, fmt.Errorf("%w: the wait was over before it was asked", rlock.ErrUnsettled)
+	}
+	switch {
+	case a.wait == 0:
+		return a.judge(m, parts)(m.TryLock(a.ctx, 0, a.lease))
+	case len(parts) > 0:
+		return a.askLater(m, parts)
+	case ends:
+		return a.judge(m, parts)(m.TryLock(a.ctx, left, a.lease))
+	}
+	return a.judge(m, parts)(m.TryLock(a.ctx, -1, a.lease))
+}
+
+// askLater asks for a later member. A slow server has its time for the first answer;
+// only the wait for whoever has the member is bounded.
+func (a *attempt) askLater(m member, parts []part) (verdict, error) {
+	v, err := a.judge(m, parts)(m.TryLock(a.bounded, 0, a.lease))
+	if v != taken {
+		return v, err
+	}
+	wait := between(shortestWait, longestWait)
+	switch left, ends := a.left(); {
+	case ends && left <= 0:
+		return taken, err
+	case ends && left <= wait:
+		return a.judge(m, nil)(m.TryLock(a.ctx, left, a.lease))
+	}
+	v, err = a.judge(m, nil)(m.TryLock(a.ctx, wait, a.lease))
+	if v == failed && errors.Is(err, rlock.ErrUnsettled) {
+		return taken, a.why // as a moment ago
+	}
+	return v, err
+}
+
+// judge returns what makes a verdict of m's answer. A refusal by one of parts is an
+// error.
+func (a *attempt) judge(m member, parts []part) func(bool, error) (verdict, error) {
+	return func(got bool, err error) (verdict, error) {
+		switch {
+		case errors.Is(err, rlock.ErrRestarted): // a reason to wait, as others are
+		case err != nil:
+			return failed, err
+		case got:
+			return granted, nil
+		}
+		a.refused, a.why = true, err
+		if twice := a.twice(m, parts); twice != nil {
+			return failed, twice
+		}
+		return taken, err
+	}
+}
+
+// twice is an error if it is one of parts that keeps m from being taken: then two
+// clients of the group lead to one server. Which others hold m, and whether Redis
+// can tell, does not matter here.
+func (a *attempt) twice(m member, parts []part) error {
+	for _, p := range parts {
+		if m.lock == nil || p.lock == nil || m.key != p.key || m.lock.Client() == p.lock.Client() {
+			continue
+		}
+		info, err := m.lock.Info(a.bounded)
+		if err != nil {
+			return nil
+		}
+		for _, h := range info.Holders {
+			if h.Client == p.lock.Client().ID() && a.is(h.Owner) {
+				return fmt.Errorf("%w: it is the lock of member %d, on the same server by another client",
+					rlock.ErrReentry, p.place)
+			}
+		}
+	}
+	return nil
+}
+
+// is tells whether o, as another client reads it in Redis, is the owner: rlock may
+// have put a number behind it.
+func (a *attempt) is(o rlock.Owner) bool {
+	rest, ok := strings.CutPrefix(string(o), string(a.owner))
+	if !ok {
+		return false
+	}
+	digits, ok := strings.CutPrefix(rest, ".")
+	return rest == "" || ok && strings.Trim(digits, "0123456789") == ""
+}
+
+// ended is the error of a ctx that is over, with its cause in the chain.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}

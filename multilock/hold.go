@@ -1,0 +1,195 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// hold is one owner's hold of the group, from its outermost Lock to its last Unlock.
+// Who has the turn of its seat may read and change what is not said to be guarded
+// otherwise.
+type hold struct {
+	parts []part        // never changes
+	depth int           // Unlocks that are due
+	lease time.Duration // 0: kept by the watchdogs
+	until time.Time     // of a lease: when it ends, as agreed
+	over  chan struct{} // closed when the hold ends: with the last Unlock
+
+	lost chan struct{} // made when somebody asks; guarded by the group's mu
+}
+
+// left is for how long all of h is proven. A member that was lost may be held by
+// the same owner again, without the group.
+func (h *hold) left(ctx context.Context) time.Duration {
+	least := time.Duration(1<<63 - 1)
+	for _, p := range h.parts {
+		if p.isLost() {
+			return 0
+		}
+		least = min(least, p.Validity(ctx))
+	}
+	return least
+}
+
+// last notes that h has a new lease.
+func (h *hold) last(ctx context.Context, lease time.Duration) {
+	now := time.Now() // before what is left from then on
+	h.lease, h.until = lease, now.Add(h.left(ctx))
+}
+
+// agreed tells whether h had a lease that is over by now: its end is no loss that
+// the owner has to hear of.
+func (h *hold) agreed() bool { return h.lease > 0 && !time.Now().Before(h.until) }
+
+// loss is ErrLost with the name of the first part that is lost; nil if none is.
+func (h *hold) loss(ctx context.Context) error {
+	for _, p := range h.parts {
+		if p.isLost() || p.Validity(ctx) == 0 {
+			return p.named(rlock.ErrLost)
+		}
+	}
+	return nil
+}
+
+// awaitLoss waits until a part of h is lost, and returns the error of that; nil when
+// stop was closed and none is.
+func (h *hold) awaitLoss(stop <-chan struct{}) error {
+	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(stop)}}
+	for _, p := range h.parts {
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(p.lost)})
+	}
+	reflect.Select(cases)
+	for _, p := range h.parts {
+		if p.isLost() {
+			return p.named(rlock.ErrLost)
+		}
+	}
+	return nil
+}
+
+var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// seat is an owner's place in a group. What the owner's goroutines do that sends
+// something to members is done one at a time, in turn.
+type seat struct {
+	turn  chan struct{} // holds a token while somebody has the turn
+	calls int           // that use the seat; guarded by the group's mu
+	hold  *hold         // nil: none. Set by who has the turn, guarded by the group's mu
+}
+
+// sit returns the owner's seat, for one call, which ends with rise.
+func (g *MultiLock) sit(o rlock.Owner) *seat {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.seats[o]
+	if s == nil {
+		g.sweep()
+		s = &seat{turn: make(chan struct{}, 1)}
+		g.seats[o] = s
+	}
+	s.calls++
+	return s
+}
+
+func (g *MultiLock) rise(o rlock.Owner, s *seat) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.calls--
+	if s.calls == 0 && s.hold == nil {
+		delete(g.seats, o)
+	}
+}
+
+// sweep forgets holds whose lease ran out and that nobody has unlocked since: their
+// owners may never come back. It looks each time that the seats have doubled. mu is
+// held.
+func (g *MultiLock) sweep() {
+	if len(g.seats) < max(g.most, 16) {
+		return
+	}
+	for o, s := range g.seats {
+		if s.calls == 0 && s.hold.agreed() && s.hold.allLost() {
+			close(s.hold.over)
+			delete(g.seats, o)
+		}
+	}
+	g.most = 2 * len(g.seats)
+}
+
+func (h *hold) allLost() bool {
+	for _, p := range h.parts {
+		if !p.isLost() {
+			return false
+		}
+	}
+	return true
+}
+
+// set changes what the seat's owner holds. The caller has the turn.
+func (g *MultiLock) set(s *seat, h *hold) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.hold != nil {
+		close(s.hold.over)
+	}
+	s.hold = h
+}
+
+// held is what the owner holds, or nil.
+func (g *MultiLock) held(o rlock.Owner) *hold {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s := g.seats[o]; s != nil {
+		return s.hold
+	}
+	return nil
+}
+
+// leave is Unlock.
+func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
+	s := g.sit(o)
+	defer g.rise(o, s)
+	// Another goroutine of this owner that is about to take the group may have the
+	// turn for long; who holds it does not.
+	if g.held(o) == nil {
+		return notHeld(o)
+	}
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	h := s.hold
+	if h == nil {
+		return notHeld(o)
+	}
+	ctx = rlock.WithOwner(context.WithoutCancel(ctx), o)
+	lost := h.loss(ctx)
+	if h.depth--; h.depth > 0 {
+		return lost
+	}
+	g.set(s, nil)
+	err := errors.Join(giveBack(ctx, h.parts)...)
+	if errors.Is(err, rlock.ErrLost) {
+		return err
+	}
+	return errors.Join(lost, err)
+}
+
+func notHeld(o rlock.Owner) error {
+	return fmt.Errorf("%w: owner %s does not hold the group; a goroutine cannot unlock what another one locked, "+
+		"unless both carry one owner (WithOwner)", rlock.ErrNotHeld, o)
+}
+
+// giveBack unlocks parts, once each. What was lost is not asked for if the owner
+// holds it anew: that is no business of the group's.
+func giveBack(ctx context.Context, parts []part) []error {
+	return each(parts, func(p part) error {
+		if p.isLost() && p.Validity(ctx) > 0 {
+			return rlock.ErrLost
+		}
+		return p.Unlock(ctx)
+	})
+}

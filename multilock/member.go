@@ -1,0 +1,132 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// known is what every lock of rlock has beside rlock.Locker.
+type known interface {
+	rlock.Locker
+	Key() string
+	Client() *rlock.Client
+	Info(ctx context.Context) (rlock.Info, error)
+}
+
+// member is one lock of a group.
+type member struct {
+	rlock.Locker
+	lock  known  // the same; nil where that does not say its key and client
+	place int    // among the arguments of New
+	key   string // as it stands in Redis; the name, where that is not known
+	half  half
+}
+
+// half tells apart what stands at one key and is not one lock. Of both halves of a
+// read-write lock the write half has to be taken first: a reader cannot become a
+// writer.
+type half int
+
+const (
+	whole half = iota
+	write
+	read
+)
+
+func newMember(l rlock.Locker, place int) member {
+	m := member{Locker: l, place: place, key: l.Name()}
+	lock, ok := l.(known)
+	if !ok {
+		return m
+	}
+	m.lock, m.key = lock, lock.Key()
+	switch reflect.Indirect(reflect.ValueOf(l)).Type().Name() {
+	case "WriteLock":
+		m.half = write
+	case "ReadLock":
+		m.half = read
+	}
+	return m
+}
+
+// same tells whether m and other are one lock.
+func (m member) same(other member) bool {
+	if m.lock != nil && other.lock != nil {
+		return m.lock.Client() == other.lock.Client() && m.key == other.key && m.half == other.half
+	}
+	a, b := reflect.ValueOf(m.Locker), reflect.ValueOf(other.Locker)
+	return a.Comparable() && b.Comparable() && m.Locker == other.Locker
+}
+
+// named is err with the member's name; nil stays nil.
+func (m member) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("member %d (%q): %w", m.place, m.Name(), err)
+}
+
+// isNil also finds a nil pointer behind the interface.
+func isNil(l rlock.Locker) bool {
+	if l == nil {
+		return true
+	}
+	switch v := reflect.ValueOf(l); v.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.Slice:
+		return v.IsNil()
+	}
+	return false
+}
+
+// part is a member that was taken.
+type part struct {
+	member
+	lost  <-chan struct{} // of the hold that it was taken with
+	outer bool            // the owner held the member already, without the group
+}
+
+func (p part) isLost() bool {
+	select {
+	case <-p.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// errors is what f says of each of parts, with its name. They are asked all at once,
+// in goroutines of their own, so f's ctx has to carry the owner. A panic in one of
+// them goes on here, when all have ended.
+func each(parts []part, f func(part) error) []error {
+	errs := make([]error, len(parts))
+	panics := make(chan any, len(parts))
+	var all sync.WaitGroup
+	for i, p := range parts {
+		all.Go(func() {
+			returned := false
+			defer func() {
+				if v := recover(); v != nil {
+					panics <- v
+				} else if !returned {
+					errs[i] = p.named(errGoexit)
+				}
+			}()
+			errs[i] = p.named(f(p))
+			returned = true
+		})
+	}
+	all.Wait()
+	select {
+	case v := <-panics:
+		panic(v)
+	default:
+		return errs
+	}
+}
+
+var errGoexit = errors.New("multilock: the call ended its goroutine")

@@ -1,0 +1,132 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// round takes all members once, and keeps those that it has.
+type round struct {
+	*attempt
+
+	mu    sync.Mutex // guards parts, which the keeper reads
+	parts []part
+
+	stop func() // ends the keeper and waits for it
+}
+
+// round takes all members or, unless granted, none: also when a member panics or
+// ends the goroutine.
+func (a *attempt) round() (h *hold, v verdict, err error) {
+	r := &round{attempt: a, stop: func() {}}
+	returned := false
+	defer func() {
+		if returned && v == granted {
+			return
+		}
+		undone := r.undo()
+		if returned && undone != nil { // else a panic is on its way and must not be covered
+			v, err = failed, fmt.Errorf("%w; not undone: %w", reason(v, err), undone)
+		}
+	}()
+	defer func() { r.stop() }()
+	for _, m := range a.g.members {
+		if v, err = r.take(m); v != granted {
+			returned = true
+			return nil, v, m.named(err)
+		}
+		if len(r.parts) == 1 && a.lease > 0 && len(a.g.members) > 1 {
+			r.keep()
+		}
+	}
+	r.stop()
+	h, v, err = r.begin()
+	returned = true
+	return h, v, err
+}
+
+func reason(v verdict, err error) error {
+	if v == taken && err == nil {
+		return errors.New("others have a member")
+	}
+	return err
+}
+
+// take adds m to the parts, if it is granted. A member that panics may be held.
+func (r *round) take(m member) (v verdict, err error) {
+	outer := m.Validity(r.ctx) > 0
+	panicked := true
+	defer func() {
+		if v == granted || panicked && !outer && m.Validity(r.ctx) > 0 {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.parts = append(r.parts, part{member: m, lost: m.Lost(r.ctx), outer: outer})
+		}
+	}()
+	v, err = r.ask(m, r.parts)
+	panicked = false
+	return v, err
+}
+
+// begin makes a hold of all parts. A lease counts from here on, for all of them.
+func (r *round) begin() (*hold, verdict, error) {
+	h := &hold{parts: r.parts, depth: 1, over: make(chan struct{})}
+	if r.lease > 0 && len(r.parts) > 1 {
+		ctx := rlock.WithOwner(r.bounded, r.owner)
+		err := errors.Join(each(r.parts, func(p part) error { return prolong(ctx, p, r.lease) })...)
+		if err != nil && !errors.Is(err, rlock.ErrLost) {
+			return nil, failed, err
+		}
+	}
+	h.last(r.ctx, r.lease)
+	if err := h.loss(r.ctx); err != nil {
+		return nil, lapsed, fmt.Errorf("%w, while others were waited for", err)
+	}
+	return h, granted, nil
+}
+
+// keep extends all parts by the lease, every third of it, until stop. What becomes
+// of that, the last time, in begin, will tell.
+func (r *round) keep() {
+	ctx, cancel := context.WithCancel(rlock.WithOwner(r.ctx, r.owner))
+	var keeper sync.WaitGroup
+	var panicked any // in an Extend: it goes on in stop
+	keeper.Go(func() {
+		defer func() { panicked = recover() }()
+		tick := time.NewTicker(r.lease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			r.mu.Lock()
+			parts := slices.Clone(r.parts)
+			r.mu.Unlock()
+			_ = each(parts, func(p part) error { return prolong(ctx, p, r.lease) })
+		}
+	})
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		keeper.Wait()
+		if panicked != nil {
+			panic(panicked)
+		}
+	})
+}
+
+// undo gives back all parts. Its error names those for which nobody knows whether
+// they were; a part that was lost is not there to be given back.
+func (r *round) undo() error {
+	errs := giveBack(r.detached(), r.parts)
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		return err == nil || errors.Is(err, rlock.ErrLost) || errors.Is(err, rlock.ErrNotHeld)
+	})...)
+}
