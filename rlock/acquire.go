@@ -15,7 +15,7 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	if err := e.turn(k); err != nil {
 		return nil, err
 	}
-	if h := e.hold(w.owner); w.hold != nil || h != nil && (!h.rec.Lost() || h.rec.Stuck(e.c.clock())) {
+	if h := e.hold(w.owner, w.kind.half()); w.hold != nil || h != nil && (!h.rec.Lost() || h.rec.Stuck(e.c.clock())) {
 		e.endTurn()
 		return nil, nil
 	}
@@ -23,7 +23,10 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	if !k.until.IsZero() && k.until.Before(until) {
 		until = k.until
 	}
-	q := e.rec.Acquire(string(w.owner), w.lease, w.limit, e.c.clock())
+	q := e.rec.Acquire(w.want(), e.c.clock())
+	if w.stand != nil {
+		e.stands(w, q)
+	}
 	e.asking = &flight{kind: acquiring, q: q, until: until, w: w, woken: e.woken}
 	f := e.launch(k, e.asking)
 	return f, e.await(k, f)
@@ -68,24 +71,30 @@ func (e *entry) answered(f *flight, r reply) {
 	}
 	e.guard(w, r)
 	f.guarded = e.restarted()
-	var gone *record.Hold
+	if f.err = e.c.confirmed(r); f.err != nil {
+		e.rec.Abandon(f.q)
+	}
+	var gone []*record.Hold
 	f.verdict, gone = e.rec.Answer(f.q, r.yes, now)
-	if gone != nil {
-		e.lose(e.holdOf(gone), errRemoved)
+	for _, h := range gone {
+		e.lose(e.holdOf(h), errRemoved)
 	}
 	switch f.verdict {
 	case record.Granted:
-		e.gate.Leave(&w.place)
+		e.line(w).Leave(&w.place)
 		e.gate.Taken(time.Now())
-		w.hold = e.enter(f.q.Hold, w)
+		w.hold = e.enter(f.q.Hold, w, r.token)
 		e.endTurn()
 	case record.Undo:
 		f.settle()
 		e.gate.Taken(time.Now())
-		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned(), nil)
+		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned() && f.err == nil, nil)
 		return
 	default:
-		if e.gate.First() == &w.place { // noted at once: a release may come next
+		if w.stand != nil && r.ahead > 0 {
+			e.inQueue(w, f.q, r.ahead)
+		}
+		if e.leads(w) { // noted at once: a release may come next
 			e.refused(w, r.left)
 			if f.woken != e.woken { // the answer may be older than what woke it
 				e.wakeHead()
@@ -101,10 +110,16 @@ func (e *entry) answered(f *flight, r reply) {
 
 var errRemoved = fmt.Errorf("%w: it was removed from Redis", ErrLost)
 
+// beside tells whether w asks to read for an owner that is the writer: others are kept
+// out where it is not.
+func (e *entry) beside(w *waiter) bool {
+	return w.kind == reading && e.hold(w.owner, record.Write) != nil
+}
+
 // try makes one attempt without standing in line. It takes part in the one that
-// is under way, if that finds the lock taken.
+// is under way, if that finds the lock taken and would do so for w.
 func (e *entry) try(k *call, w *waiter) (bool, error) {
-	if f := e.asking; f != nil {
+	if f := e.asking; f != nil && f.w.kind.half() == w.kind.half() && f.w.kind != fair && !e.beside(w) {
 		over := f.over()
 		patient := *k
 		patient.timer, patient.until = nil, time.Now().Add(k.patience)

@@ -53,27 +53,27 @@ func (k *call) wait(c <-chan struct{}) error {
 	return err
 }
 
-// waitAny waits for one of a and b, or for wake. Its first result tells whether b
-// came.
-func (k *call) waitAny(a, b <-chan struct{}, wake <-chan time.Time) (bool, error) {
+// waitAny waits for one of a and b, or for wake. Its first result tells which came:
+// 'a', 'b' or 'w'.
+func (k *call) waitAny(a, b <-chan struct{}, wake <-chan time.Time) (rune, error) {
 	var done <-chan struct{}
 	if k.ctx != nil {
 		done = k.ctx.Done()
 	}
 	select {
 	case <-a:
-		return false, nil
+		return 'a', nil
 	case <-b:
-		return true, nil
+		return 'b', nil
 	case <-wake:
-		return false, nil
+		return 'w', nil
 	case <-done:
-		return false, ended(k.ctx)
+		return 0, ended(k.ctx)
 	case <-k.end():
 		k.over = true
-		return false, errOver
+		return 0, errOver
 	case <-k.closing:
-		return false, ErrClosed
+		return 0, ErrClosed
 	}
 }
 

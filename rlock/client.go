@@ -99,6 +99,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	if c.runner.Client, err = node.sender(opt.autoPipeline); err != nil {
 		return nil, fmt.Errorf("rlock: New: %w", err)
 	}
+	if err := node.checkAcks(&opt); err != nil {
+		return nil, fmt.Errorf("rlock: New: %w", err)
+	}
 	c.runner.Pipes = rdb
 	c.singly.Store(!node.oneServer)
 	if node.ring() {

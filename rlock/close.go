@@ -57,6 +57,10 @@ func (e *entry) tellClosed() {
 			e.lose(h, ErrClosed)
 		}
 	}
+	e.fairs.All(func(p *place) bool {
+		e.leaveQueue(p.For)
+		return true
+	})
 }
 
 // releaseAll removes every field that the client may have in Redis.

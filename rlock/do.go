@@ -14,10 +14,12 @@ import (
 // the Unlock of what a goroutine has locked with it before. It is advice: between its end and fn's next look somebody else may be inside. Ask
 // Validity before writes that matter.
 //
+// In the Do of a FencedLock, TokenFrom reads the token from ctx.
+//
 // Do returns fn's error joined with Unlock's. ErrLost is among them whenever the
 // hold was lost before fn returned. An error of Lock comes alone, and fn was not
 // run.
-func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+func (l *lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
 	if err := l.Lock(ctx); err != nil {
 		return err
 	}
@@ -53,12 +55,12 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 	return err
 }
 
-func (l *Lock) enterScope(o Owner, s *scope) {
+func (l *lock) enterScope(o Owner, s *scope) {
 	e := l.c.entry(l.key)
 	defer l.c.leave(e)
 	e.lock()
 	defer e.unlock()
-	h := e.hold(o)
+	h := e.hold(o, l.kind.half())
 	s.carried.in = h
 	if h == nil || h.rec.Lost() {
 		cause := ErrLost
@@ -68,11 +70,14 @@ func (l *Lock) enterScope(o Owner, s *scope) {
 		e.later(func() { s.cancel(cause) })
 		return
 	}
+	if l.kind == fenced {
+		s.carried.token = h.token()
+	}
 	t := h.tied()
 	t.scopes = append(t.scopes, s)
 }
 
-func (l *Lock) leaveScope(o Owner, s *scope) {
+func (l *lock) leaveScope(o Owner, s *scope) {
 	e := l.c.entry(l.key)
 	defer l.c.leave(e)
 	e.lock()

@@ -30,8 +30,9 @@ type entry struct {
 
 // traffic is what goes on at a key.
 type traffic struct {
-	names *keys // nil until somebody asks for them
-	gate  gate.Gate[*waiter]
+	names *keys              // nil until somebody asks for them
+	gate  gate.Gate[*waiter] // its head asks Redis for all
+	fairs gate.Gate[*waiter] // of FairLock: each stands in Redis's queue itself
 
 	sending bool            // a request has the turn
 	turns   []chan struct{} // those who wait for it, in order
@@ -42,20 +43,26 @@ type traffic struct {
 		q  *record.Request
 	}
 
-	sub    *pubsub.Subscription // while somebody waits; its wake-ups are the head's
-	found  uint64               // how often the lock was found taken, or given to one of ours
-	asked  time.Time            // the head need not ask again before that
-	yields bool                 // until asked it does not listen to messages either
-	woken  uint64               // how often it was told to ask at once
-	young  time.Time            // the restart guard refused the latest attempt, until then; zero: it did not
-	sweeps *sweep               // while own fields may stand that no hold uses
+	ears             // of the head of the gate
+	found  uint64    // how often the lock was found taken, or given to one of ours
+	woken  uint64    // how often the head was told to ask at once
+	young  time.Time // the restart guard refused the latest attempt, until then; zero: it did not
+	sweeps *sweep    // while own fields may stand that no hold uses
 
 	after []func() // callbacks for unlock to run
 }
 
+// ears are how a waiter sleeps.
+type ears struct {
+	sub     *pubsub.Subscription // nil until it has to wait; stays for the next head
+	channel string               // of sub
+	asked   time.Time            // it need not ask again before that
+	yields  bool                 // until asked it does not listen to messages either
+}
+
 // quiet tells whether t says nothing that a new one would not say.
 func (t *traffic) quiet() bool {
-	return !t.sending && t.gate.First() == nil && t.sub == nil && t.sweeps == nil && len(t.after) == 0
+	return !t.sending && t.gate.First() == nil && t.fairs.First() == nil && t.sub == nil && t.sweeps == nil && len(t.after) == 0
 }
 
 func (e *entry) lock() {
@@ -131,9 +138,9 @@ func (e *entry) idle() (idle, burned bool) {
 	return idle && !e.rec.Strays(e.c.clock()), e.rec.Burned()
 }
 
-// hold returns owner's hold, live or lost, or nil.
-func (e *entry) hold(owner Owner) *hold {
-	return e.find(func(h *hold) bool { return h.rec.Owner == string(owner) })
+// hold returns owner's hold of that half, live or lost, or nil.
+func (e *entry) hold(owner Owner, half record.Half) *hold {
+	return e.find(func(h *hold) bool { return h.rec.Owner == string(owner) && h.rec.Half == half })
 }
 
 func (e *entry) holdOf(r *record.Hold) *hold {
@@ -196,11 +203,21 @@ func (e *entry) endTurn() {
 	e.turns = e.turns[1:]
 }
 
-// wakeHead has the head of the line ask Redis at once.
-func (e *entry) wakeHead() {
+// wakeGate has the head of the line ask Redis at once.
+func (e *entry) wakeGate() {
 	e.asked, e.yields = time.Time{}, false
 	e.woken++
 	if w := e.gate.First(); w != nil {
+		w.Ring()
+	}
+}
+
+// wakeHead has the head of the line ask Redis at once, and the first of those who queue
+// there.
+func (e *entry) wakeHead() {
+	e.wakeGate()
+	if w := e.fairs.First(); w != nil {
+		w.For.own.asked = time.Time{}
 		w.Ring()
 	}
 }
@@ -224,12 +241,16 @@ func (e *entry) yield(told int) {
 	}
 }
 
-// follow subscribes to the key's channel. It does not wait for the server: a
-// wake-up tells when the subscription stands.
-func (e *entry) follow() {
-	if e.sub == nil {
-		e.sub = e.c.hub.Subscribe(e.keys().channel.(string))
+// follow subscribes to a channel. It does not wait for the server: a wake-up tells when
+// the subscription stands.
+func (e *entry) follow(at *ears, channel string) {
+	if at.sub != nil && at.channel == channel {
+		return
 	}
+	if at.sub != nil { // the last head was of another kind
+		at.sub.Close()
+	}
+	at.sub, at.channel = e.c.hub.Subscribe(channel), channel
 }
 
 // unfollow ends the subscription when nobody waits and nothing is held: while

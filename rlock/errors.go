@@ -38,6 +38,14 @@ var (
 	// forgotten. Try again later.
 	ErrRestarted = errors.New("rlock: server restarted not long ago")
 
+	// ErrUpgrade: the owner is a reader of this lock and asks to write. It would wait
+	// for itself for ever. Unlock the read half first, or take the write half first.
+	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
+
+	// ErrReplicas: fewer replicas than WithReplicaAcks wants have acknowledged the
+	// acquisition in time. It is undone, nothing is held.
+	ErrReplicas = errors.New("rlock: not enough replicas acknowledged")
+
 	// ErrMaxHold: the hold came to the end that WithMaxHold sets.
 	ErrMaxHold = errors.New("rlock: longest hold time reached")
 

@@ -7,11 +7,11 @@ import (
 )
 
 // extend gives owner's hold a new lease.
-func (e *entry) extend(k *call, names *keys, owner Owner, lease time.Duration) error {
+func (e *entry) extend(k *call, names *keys, owner Owner, half record.Half, lease time.Duration) error {
 	e.lockAs(names)
 	defer e.unlock()
 	for {
-		h := e.hold(owner)
+		h := e.hold(owner, half)
 		if h == nil {
 			return e.notHeld(owner)
 		}
@@ -27,7 +27,7 @@ func (e *entry) extend(k *call, names *keys, owner Owner, lease time.Duration) e
 		if err := e.turn(k); err != nil {
 			return err
 		}
-		if e.hold(owner) != h || h.rec.Left(e.c.clock()) == 0 {
+		if e.hold(owner, half) != h || h.rec.Left(e.c.clock()) == 0 {
 			e.endTurn()
 			continue
 		}

@@ -323,12 +323,12 @@ func TestMULTI1_OnlyWholeAnswersCount(t *testing.T) {
 		"held:0":         {},
 		"restarted:1500": {left: 1500 * time.Millisecond, young: true},
 	} {
-		r, ok := meaning(record.Acquire, script.Answer{Text: text})
+		r, ok := meaning(&record.Request{Op: record.Acquire}, script.Answer{Text: text})
 		require.True(t, ok, text)
 		require.Equal(t, want, r, text)
 	}
 	for _, text := range []string{"", "held", "held:", "held:-2", "held:x", "restarted", "restarted:", "restarted:0", "restarted:-1", "gone"} {
-		_, ok := meaning(record.Acquire, script.Answer{Text: text})
+		_, ok := meaning(&record.Request{Op: record.Acquire}, script.Answer{Text: text})
 		require.False(t, ok, text)
 	}
 }

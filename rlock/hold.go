@@ -29,6 +29,7 @@ type hold struct {
 type ties struct {
 	kept   time.Duration // a lost hold is remembered until then, by record.Instant.Mono
 	cause  error         // why it was lost
+	num    uint64        // its fencing token; 0: it has none
 	lost   chan struct{} // closed with the loss; made when somebody asks for it
 	scopes []*scope      // of the Do calls inside it
 }
@@ -49,6 +50,14 @@ func (h *hold) lostBy() error {
 	return h.ties.cause
 }
 
+// token is h's fencing token, 0 if it has none.
+func (h *hold) token() uint64 {
+	if h.ties == nil {
+		return 0
+	}
+	return h.num
+}
+
 func (h *hold) owner() Owner { return Owner(h.rec.Owner) }
 
 // left is for how long h is proven. An owner whose last Unlock was called holds
@@ -61,11 +70,14 @@ func (h *hold) left() time.Duration {
 }
 
 // enter makes the hold of a grant. mu is held.
-func (e *entry) enter(r *record.Hold, w *waiter) *hold {
-	if old := e.hold(w.owner); old != nil {
+func (e *entry) enter(r *record.Hold, w *waiter, token uint64) *hold {
+	if old := e.hold(w.owner, r.Half); old != nil {
 		e.forget(old) // a lease that ran out
 	}
 	h := &hold{e: e, rec: r, name: w.name}
+	if token > 0 {
+		h.tied().num = token
+	}
 	h.lease.Hold = h
 	end := &e.holds
 	for *end != nil {
@@ -81,12 +93,17 @@ func (e *entry) enter(r *record.Hold, w *waiter) *hold {
 	}
 	e.found++
 	e.asked, e.yields = time.Now().Add(e.c.opt.recheck), false
-	e.gate.All(func(other *place) bool { // one owner may wait twice: it is inside now
+	if next := e.gate.First(); next != nil && !r.Bars(string(next.For.owner), next.For.kind.half()) {
+		e.asked = time.Time{} // a run of readers goes together
+	}
+	again := func(other *place) bool { // one owner may wait twice: it is inside now
 		if other.For.owner == w.owner {
 			other.Ring()
 		}
 		return true
-	})
+	}
+	e.gate.All(again)
+	e.fairs.All(again)
 	return h
 }
 

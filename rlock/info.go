@@ -25,59 +25,69 @@ type Holder struct {
 	Mode   string // "", "read" or "write"
 }
 
-// IsLocked asks Redis whether anybody holds the lock.
-func (l *Lock) IsLocked(ctx context.Context) (bool, error) {
+// IsLocked asks Redis whether anybody holds the lock. A half of a read-write lock is
+// locked when somebody holds that half.
+func (l *lock) IsLocked(ctx context.Context) (bool, error) {
 	return ask(ctx, l, "is locked", func(ctx context.Context, _ Owner) (bool, error) {
-		_, fields, err := l.c.runner.Read(ctx, l.keys.key)
-		return len(fields) > 0, err
+		s, err := l.c.runner.Read(ctx, l.keys.key, nil)
+		switch l.kind {
+		case reading: // a writer that reads too has a field more
+			return s.Fields["mode"] == "read" || s.Fields["mode"] == "write" && len(s.Fields) > 2, err
+		case writing:
+			return s.Fields["mode"] == "write", err
+		}
+		return len(s.Fields) > 0, err
 	})
 }
 
 // IsHeld asks Redis whether the owner in ctx, else the calling goroutine, holds
 // the lock. A hold that is lost here is false, whatever Redis says.
-func (l *Lock) IsHeld(ctx context.Context) (bool, error) {
+func (l *lock) IsHeld(ctx context.Context) (bool, error) {
 	n, err := ask(ctx, l, "is held", l.count)
 	return n > 0, err
 }
 
 // IsHeldBy asks Redis whether owner o of this client holds the lock. A hold that
 // is lost here is false, whatever Redis says.
-func (l *Lock) IsHeldBy(ctx context.Context, o Owner) (bool, error) {
+func (l *lock) IsHeldBy(ctx context.Context, o Owner) (bool, error) {
 	n, err := ask(WithOwner(ctx, o), l, "is held by", l.count)
 	return n > 0, err
 }
 
 // HoldCount asks Redis how often the owner in ctx, else the calling goroutine,
 // has entered. 0 when Redis does not have its field, or the hold is lost here.
-func (l *Lock) HoldCount(ctx context.Context) (int, error) {
+func (l *lock) HoldCount(ctx context.Context) (int, error) {
 	return ask(ctx, l, "hold count", l.count)
 }
 
 // TTL asks Redis how long the lock's key lasts: 0 when it is free, -1 when it has
 // no expiry.
-func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
+func (l *lock) TTL(ctx context.Context) (time.Duration, error) {
 	info, err := ask(ctx, l, "ttl", l.read)
 	return info.TTL, err
 }
 
 // Info asks Redis who holds the lock, for operators and composites. Redis may
 // have moved on when it returns.
-func (l *Lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "info", l.read) }
+func (l *lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "info", l.read) }
 
 // count is the depth of o's field.
-func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
+func (l *lock) count(ctx context.Context, o Owner) (int, error) {
 	field, lost := l.c.opt.id+":"+string(o), false
+	if l.kind == writing {
+		field += ":write"
+	}
 	look := func(h *hold) { field, lost = h.rec.Field, h.left() == 0 }
 	if l.lookAt(o, look); lost || l.knows(field, o) {
 		return 0, nil
 	}
 	asked := field
-	_, fields, err := l.c.runner.Read(ctx, l.keys.key)
+	s, err := l.c.runner.Read(ctx, l.keys.key, nil)
 	if err != nil {
 		return 0, err
 	}
-	text, stands := fields[asked]
-	if !stands {
+	text, stands := s.Fields[asked]
+	if !stands || l.kind.rw() != (s.Fields["mode"] != "") {
 		return 0, nil
 	}
 	// Redis took a moment: the hold may be lost, or another one, by now.
@@ -93,7 +103,7 @@ func (l *Lock) count(ctx context.Context, o Owner) (int, error) {
 
 // knows tells whether field is one of this client's that o does not hold: it is
 // left over, or that of another owner with a number behind it.
-func (l *Lock) knows(field string, o Owner) bool {
+func (l *lock) knows(field string, o Owner) bool {
 	e := l.c.find(l.key)
 	if e == nil {
 		return false
@@ -105,20 +115,32 @@ func (l *Lock) knows(field string, o Owner) bool {
 }
 
 // read is one consistent look at the key.
-func (l *Lock) read(ctx context.Context, _ Owner) (Info, error) {
-	pttl, fields, err := l.c.runner.Read(ctx, l.keys.key)
-	if err != nil || len(fields) == 0 {
+func (l *lock) read(ctx context.Context, _ Owner) (Info, error) {
+	var queue any
+	if l.kind == fair {
+		queue = script.QueueKey(l.key)
+	}
+	s, err := l.c.runner.Read(ctx, l.keys.key, queue)
+	if err != nil {
 		return Info{}, err
 	}
-	info := Info{TTL: time.Duration(pttl) * time.Millisecond}
-	if pttl < 0 {
+	var info Info
+	for _, field := range s.Queue {
+		if h, ok := l.holder(field, "0", "lock"); ok {
+			info.Queue = append(info.Queue, h)
+		}
+	}
+	if len(s.Fields) == 0 {
+		return info, nil
+	}
+	if info.TTL = time.Duration(s.TTL) * time.Millisecond; s.TTL < 0 {
 		info.TTL = -1
 	}
 	info.Kind = "lock"
-	if fields["mode"] != "" {
+	if s.Fields["mode"] != "" {
 		info.Kind = "rwlock"
 	}
-	for field, value := range fields {
+	for field, value := range s.Fields {
 		if h, ok := l.holder(field, value, info.Kind); ok {
 			info.Holders = append(info.Holders, h)
 		}
@@ -127,7 +149,7 @@ func (l *Lock) read(ctx context.Context, _ Owner) (Info, error) {
 }
 
 // holder reads one field of the hash. Peers may keep other things in it.
-func (l *Lock) holder(field, value, kind string) (Holder, bool) {
+func (l *lock) holder(field, value, kind string) (Holder, bool) {
 	client, owner, ok := strings.Cut(field, ":")
 	depth, err := strconv.Atoi(value)
 	if !ok || err != nil {
@@ -148,6 +170,12 @@ func (l *Lock) holder(field, value, kind string) (Holder, bool) {
 					h.Owner = own.owner()
 				}
 			}
+			e.fairs.All(func(p *place) bool {
+				if p.For.stand.Field == field {
+					h.Owner = p.For.owner
+				}
+				return true
+			})
 			e.unlock()
 			l.c.leave(e)
 		}
@@ -158,7 +186,7 @@ func (l *Lock) holder(field, value, kind string) (Holder, bool) {
 // ask runs a question to Redis. go-redis does not look at a ctx that is cancelled
 // while it waits for the server, so the question is asked in a goroutine, and
 // ends by itself when the caller leaves first.
-func ask[T any](ctx context.Context, l *Lock, op string, f func(context.Context, Owner) (T, error)) (T, error) {
+func ask[T any](ctx context.Context, l *lock, op string, f func(context.Context, Owner) (T, error)) (T, error) {
 	var answer T
 	err := l.do(ctx, op, func(who caller) error {
 		if ctx.Err() != nil {

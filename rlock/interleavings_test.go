@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/redistest"
 	"github.com/relock-go/relock/internal/script"
 )
@@ -650,7 +651,7 @@ func TestInterleaving_CallbackInTakeTurn(t *testing.T) {
 	eventually(t, func() bool { e.lock(); defer e.unlock(); return e.asking != nil }, "asking")
 	// the owner comes back in the very millisecond: found by the caller, not by the wheel
 	e.lock()
-	h := e.hold("a")
+	h := e.hold("a", record.Whole)
 	c.dog.Drop(&h.lease)
 	e.unlock()
 	time.Sleep(310 * time.Millisecond)

@@ -24,6 +24,9 @@ type options struct {
 	guard         any // WithRestartGuard in milliseconds, boxed once for the script
 	sharded       switched
 	autoPipeline  bool
+	fairWait      time.Duration
+	acks          int // 0: none are waited for
+	acksTimeout   time.Duration
 }
 
 // switched is an option that may be on, off, or left to the client.
@@ -45,6 +48,7 @@ func defaults() options {
 		recheck:       5 * time.Second,
 		release:       5 * time.Second,
 		guard:         0,
+		fairWait:      30 * time.Second,
 		logger:        slog.New(slog.DiscardHandler),
 		trace:         &Trace{},
 	}
@@ -138,6 +142,16 @@ func WithRecheck(d time.Duration) Option {
 	return within("WithRecheck", d, 10*time.Millisecond, time.Hour, func(o *options) { o.recheck = d })
 }
 
+// WithFairWaitTimeout sets for how long a FairLock's waiter that says nothing any more is
+// waited for when it is its turn: that long after the lock was free, or a little more,
+// as the queue does not know when it died. Waiters that live say so several times in
+// that time, at least once a second, so it does not bound how long they may wait. A
+// TryLock that waits for less is waited for as long as it waits. The default is 30 s;
+// 1 s to one hour. Redisson's is 5 minutes.
+func WithFairWaitTimeout(d time.Duration) Option {
+	return within("WithFairWaitTimeout", d, time.Second, time.Hour, func(o *options) { o.fairWait = d })
+}
+
 // WithReleaseTimeout sets for how long Unlock waits for Redis. When it is over
 // Unlock returns ErrUnsettled and the release goes on in the background. The
 // default is 5 s; 10 ms to one hour.
@@ -186,6 +200,7 @@ type LockOption func(*lockOptions) error
 type lockOptions struct {
 	nonReentrant bool
 	maxHold      time.Duration
+	backoff      Backoff // a SpinLock's; nil: the default
 }
 
 // NonReentrant makes a re-entry through this object an ErrReentry.

@@ -45,6 +45,8 @@ type carried struct {
 	owner Owner
 	// in is the hold of the Do whose ctx this is; nil for WithOwner.
 	in *hold
+	// token is a FencedLock's, 0 when there is none. It does not change.
+	token uint64
 	// over is set when that Do has returned. The ctx may have leaked by then, and
 	// its owner may be inside again.
 	over atomic.Bool

@@ -11,7 +11,7 @@ import (
 // not enter, and false if it has to acquire the lock.
 func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 	for {
-		h := e.hold(w.owner)
+		h := e.hold(w.owner, w.kind.half())
 		switch {
 		case w.hold != nil:
 			return true, nil // it was passed to w while w waited for its turn
@@ -35,13 +35,20 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 	}
 }
 
-// waitsForItself is the error of a goroutine that holds the key as itself and asks
-// for it as another owner.
+// waitsForItself is the error of an owner whose own hold keeps it out, as a reader that
+// asks to write, and of a goroutine that holds the key as itself and asks for it as
+// another owner.
 func (e *entry) waitsForItself(w *waiter) error {
+	if h := e.hold(w.owner, record.Read); w.kind == writing && h != nil && h.left() > 0 {
+		return ErrUpgrade
+	}
 	if w.self == "" || w.self == w.owner {
 		return nil
 	}
-	if h := e.hold(w.self); h == nil || h.left() == 0 {
+	own := e.find(func(h *hold) bool {
+		return h.owner() == w.self && h.left() > 0 && h.rec.Bars(string(w.owner), w.kind.half())
+	})
+	if own == nil {
 		return nil
 	}
 	return fmt.Errorf("%w: this goroutine holds it as owner %s and would wait for itself as owner %s",
@@ -54,11 +61,15 @@ func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) 
 	if err := e.turn(k); err != nil {
 		return false, err
 	}
-	if e.hold(w.owner) != h || h.rec.Left(e.c.clock()) == 0 {
+	if e.hold(w.owner, w.kind.half()) != h || h.rec.Left(e.c.clock()) == 0 {
 		e.endTurn()
 		return true, nil
 	}
 	q := e.rec.Enter(h.rec, w.lease)
+	q.Want.Token = w.kind == fenced && h.token() == 0
+	if w.kind == fair {
+		h.rec.Fair = true
+	}
 	f := e.launch(k, &flight{kind: keeping, q: q, until: time.Now().Add(k.persist), h: h})
 	if err := e.await(k, f); err != nil {
 		return false, err
@@ -78,6 +89,9 @@ func (e *entry) kept(f *flight, r reply) {
 		f.err = r.err
 	} else {
 		f.verdict, _ = e.rec.Answer(f.q, r.yes, now)
+	}
+	if r.token > 0 {
+		h.tied().num = r.token
 	}
 	switch {
 	case h.rec.Lost() && r.err == nil && !r.yes:

@@ -10,10 +10,10 @@ import (
 
 // release is one Unlock of who. It returns when Redis has answered, or when
 // the release timeout is over; the release goes on then.
-func (e *entry) release(ctx context.Context, names *keys, who caller) error {
+func (e *entry) release(ctx context.Context, names *keys, who caller, half record.Half) error {
 	e.lockAs(names)
 	defer e.unlock()
-	h := e.hold(who.owner)
+	h := e.hold(who.owner, half)
 	if h == nil || who.left && h != who.in {
 		return e.notHeld(who.owner)
 	}
@@ -82,13 +82,14 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 	defer e.endTurn()
 	for {
 		c := e.c
-		w := e.next(pass)
-		limited := pass && w == nil && e.gate.First() != nil
+		w := e.next(from, pass)
+		limited := pass && w == nil && from.Half != record.Read && e.gate.First() != nil
 		var q *record.Request
 		if w != nil {
-			q = e.rec.Pass(from, string(w.owner), w.lease, w.limit, c.clock())
+			q = e.rec.Pass(from, w.want(), c.clock())
 			e.passing.to, e.passing.q = w, q
 		} else {
+			from.Fair = from.Fair || e.fairs.First() != nil
 			q = e.rec.Release(from, c.clock())
 		}
 		until := time.Now().Add(max(c.opt.watchdog, from.Lease))
@@ -101,39 +102,57 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 		if w != nil && c.isClosing() {
 			e.rec.Abandon(q) // the holders were told already; nobody may enter
 		}
+		if r.err == nil && w != nil {
+			if w.err = c.confirmed(r); w.err != nil {
+				e.rec.Abandon(q)
+				w.place.Ring()
+			}
+		}
 		if r.err != nil {
 			e.rec.Close(q, now)
+			if w != nil && w.stand != nil { // what it stands under may be in the lock now
+				e.leaveQueue(w)
+			}
 			e.sweepLater()
 			e.left(f, nil, r.err)
 			e.wakeHead()
 			return
 		}
 		e.found++ // until this answer it was ours
-		verdict, _ := e.rec.Answer(q, r.yes, now)
+		var verdict record.Verdict
+		if r.freed {
+			verdict = e.rec.Freed(q, now)
+		} else {
+			verdict, _ = e.rec.Answer(q, r.yes, now)
+		}
 		if e.rec.Strays(now) {
 			e.sweepLater()
 		}
 		switch verdict {
 		case record.Released:
 			e.left(f, nil, nil)
-			if limited {
+			switch {
+			case r.others: // the last of those tells them
+			case from.Fair: // those who queue in Redis were told there
+				e.wakeGate()
+			case limited:
 				e.yield(r.told) // those of this process had their share
-			} else {
+			default:
 				e.wakeHead()
 			}
 			e.unfollow()
 			return
 		case record.Granted:
-			e.gate.Leave(&w.place)
+			e.line(w).Leave(&w.place)
 			e.gate.Passed()
 			c.counters.handedOff.Add(1)
-			w.hold = e.enter(q.Hold, w)
+			w.hold = e.enter(q.Hold, w, r.token)
 			w.place.Ring()
 			e.left(f, w, nil)
 			return
 		case record.Undo: // w has left, or the answer came too late for it
 			e.left(f, nil, nil)
-			f, from, pass = nil, q.Hold, q.Abandoned()
+			f, from, pass = nil, q.Hold, q.Abandoned() && w.err == nil
 		default:
 			if f != nil {
 				f.h.tellLost(errRemoved)
@@ -167,22 +186,45 @@ func (e *entry) left(f *flight, to *waiter, err error) {
 	}
 }
 
-// next is the waiter that the lock may pass to, or nil. Owners that have lost a hold
-// and were not told yet are passed over; they leave with ErrLost.
-func (e *entry) next(pass bool) *waiter {
-	if !pass || e.c.isClosing() || !e.gate.MayPass(e.c.opt.handoffPasses, e.c.opt.handoffTime, time.Now()) {
+// next is the waiter that the lock of from may pass to, or nil. Owners that have lost a
+// hold and were not told yet are passed over; they leave with ErrLost.
+func (e *entry) next(from *record.Hold, pass bool) *waiter {
+	o := &e.c.opt
+	switch {
+	case !pass || e.c.isClosing() || from.Half == record.Read:
 		return nil
+	case from.Fair: // in the order of the queue, which also bounds how long it stays here
+		if o.handoffPasses == 0 {
+			return nil
+		}
+		return e.nextInQueue()
+	case !e.gate.MayPass(o.handoffPasses, o.handoffTime, time.Now()):
+		return nil
+	case from.Half == record.Write && e.hold(Owner(from.Owner), record.Read) != nil:
+		return nil // it goes on as a reader
 	}
 	var next *waiter
-	e.gate.All(func(w *place) bool {
-		if h := e.hold(w.For.owner); h != nil && h.rec.Stuck(e.c.clock()) {
-			w.Ring()
+	e.gate.All(func(p *place) bool {
+		if e.stuck(p) {
 			return true
 		}
-		next = w.For
+		if p.For.kind.half() == from.Half {
+			next = p.For
+		}
 		return false
 	})
 	return next
+}
+
+// stuck tells whether the owner that waits at p is to hear of a loss first, and has it
+// look.
+func (e *entry) stuck(p *place) bool {
+	h := e.hold(p.For.owner, p.For.kind.half())
+	if h == nil || !h.rec.Stuck(e.c.clock()) {
+		return false
+	}
+	p.Ring()
+	return true
 }
 
 // leaveLost is one Unlock of a lost hold.

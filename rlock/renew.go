@@ -32,14 +32,22 @@ func (c *Client) renew(ctx context.Context, batch []*watchdog.Lease[kept]) {
 		c.renewApart(ctx, holds)
 		return
 	}
-	due := make([]renewal, 0, len(holds))
+	var due, apart []renewal
 	for _, h := range holds {
-		if n, ok := h.beginRenewal(); ok {
+		n, ok := h.beginRenewal()
+		switch {
+		case !ok:
+		case h.rec.Half != record.Whole:
+			apart = append(apart, renewal{h, n})
+		default:
 			due = append(due, renewal{h, n})
 		}
 	}
 	if len(due) > 0 {
 		c.renewTogether(ctx, due)
+	}
+	if len(apart) > 0 {
+		c.renewEach(ctx, apart)
 	}
 }
 
@@ -101,11 +109,14 @@ func (c *Client) renewApart(ctx context.Context, some []*hold) {
 
 // renewEach sends a call for each of due, in one pipeline.
 func (c *Client) renewEach(ctx context.Context, due []renewal) {
-	calls := make([][]any, len(due))
+	calls := make([]script.Call, len(due))
 	for i, r := range due {
-		calls[i] = []any{r.h.e.key, c.ttlWord(r.n.TTL), r.n.Hold.Field}
+		calls[i] = script.Call{Script: script.Renew, Words: []any{r.h.e.key, c.ttlWord(r.n.TTL), r.n.Hold.Field}}
+		if r.n.Hold.Half != record.Whole {
+			calls[i] = script.Call{Script: script.RWRenew, Words: append(calls[i].Words, script.HoldBase(r.h.e.key))}
+		}
 	}
-	for i, a := range c.runner.SendEach(ctx, script.Renew, calls) {
+	for i, a := range c.runner.SendEach(ctx, calls) {
 		r := due[i]
 		if a = checkRenewal(a, 1); a.Err != nil {
 			c.redis.failed(ctx, a.Err)

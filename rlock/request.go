@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -13,12 +14,18 @@ import (
 
 // reply is what became of a request in the end.
 type reply struct {
-	yes   bool
-	left  time.Duration // of a refused acquire
-	young bool          // of a refused acquire: it was the restart guard that refused
-	told  int           // of a release: subscribers that heard of it; -1 unknown
-	err   error         // there was no answer
-	final bool          // and there would be none to another attempt
+	yes    bool
+	left   time.Duration // of a refused acquire
+	young  bool          // of a refused acquire: it was the restart guard that refused
+	token  uint64        // of what is granted, kept or passed with one
+	ahead  time.Duration // of an acquire that stands in the queue: by how much its score is ahead of the time
+	acks   int           // replicas that have what was granted or passed
+	ackErr error         // why that is not known
+	freed  bool          // of a pass: the lock was released to others instead
+	told   int           // of a release: subscribers that heard of it; -1 unknown
+	others bool          // of a release: some are still inside
+	err    error         // there was no answer
+	final  bool          // and there would be none to another attempt
 }
 
 // exchange sends q until it is answered, or until is over, or nobody wants the
@@ -73,30 +80,45 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	c := e.c
 	// Most requests fit in here, and it stays on the stack: the runner copies.
 	var buf [8]any
-	words := append(buf[:0], names.key)
-	var s *script.Script
-	switch q.Op {
-	case record.Acquire:
+	words, numKeys := append(buf[:0], names.key), 1
+	if q.Op == record.Acquire {
 		c.counters.attempts.Add(1)
-		s = script.Acquire
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, c.opt.guard)
-	case record.Keep:
-		s = script.Keep
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
-	case record.Pass:
-		s = script.Pass
-		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
-	case record.Release:
-		s = script.Release
-		words = append(words, names.channel, c.sharded.publish())
-		if q.Hold != nil {
-			words = append(words, q.Hold.Field)
+	}
+	var s *script.Script
+	switch fair := q.Hold != nil && q.Hold.Fair; {
+	case q.RW():
+		s, words = e.rwWords(q, words)
+	case fair && q.Op != record.Keep || q.Hold == nil && e.sweepsQueue():
+		s, words, numKeys = e.fairWords(q, words)
+	default:
+		if q.Want.Token {
+			words, numKeys = append(words, script.TokenKey(e.key)), 2
 		}
+		switch q.Op {
+		case record.Acquire:
+			s = script.Acquire
+			words = append(words, c.ttlWord(q.TTL), q.Hold.Field, c.opt.guard)
+		case record.Keep:
+			s = script.Keep
+			words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
+		case record.Pass:
+			s = script.Pass
+			words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
+		case record.Release:
+			s = script.Release
+			words = append(words, names.channel, c.sharded.publish())
+			if q.Hold != nil {
+				words = append(words, q.Hold.Field)
+			}
+		}
+		words = appendAll(words, q.Found)
 	}
-	for _, field := range q.Found {
-		words = append(words, field)
+	var a script.Answer
+	if c.opt.acks > 0 && (q.Op == record.Acquire || q.Op == record.Pass) {
+		a = c.sendAcked(ctx, e.key, s, numKeys, words)
+	} else {
+		a = c.runner.Send(ctx, s, numKeys, words...)
 	}
-	a := c.runner.Send(ctx, s, 1, words...)
 	switch {
 	case script.WrongType(a.Err) && q.Op != record.Acquire:
 		return reply{}, script.Ran // another key stands there: the hold's is gone
@@ -105,9 +127,12 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	case a.Fate != script.Ran:
 		return reply{err: a.Err}, a.Fate
 	}
-	if r, ok := meaning(q.Op, a); ok {
+	if r, ok := meaning(q, a); ok {
 		if !c.sharded.heardByAll() {
 			r.told = -1
+		}
+		if r.err != nil {
+			return r, script.Refused
 		}
 		return r, script.Ran
 	}
@@ -115,24 +140,122 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	return reply{err: a.Err}, a.Fate
 }
 
+func appendAll(words []any, fields []string) []any {
+	for _, field := range fields {
+		words = append(words, field)
+	}
+	return words
+}
+
+// rwWords are the words of a request on a read-write lock; words has its key.
+func (e *entry) rwWords(q *record.Request, words []any) (*script.Script, []any) {
+	base := script.HoldBase(e.key)
+	ended := ""
+	switch q.Op {
+	case record.Acquire:
+		half, own := "read", ""
+		if q.Hold.Half == record.Write {
+			half = "write"
+		} else {
+			own = e.writerField(q.Hold.Owner)
+		}
+		words = append(words, e.c.ttlWord(q.TTL), q.Hold.Field, e.c.opt.guard, half, base, own)
+		return script.RWAcquire, appendAll(words, q.Found)
+	case record.Keep:
+		return script.RWKeep, append(words, e.c.ttlWord(q.TTL), q.Hold.Field, q.Depth, base)
+	case record.Pass:
+		return script.RWPass, appendAll(append(words, e.c.ttlWord(q.TTL), q.Hold.Field, base), q.Found)
+	}
+	if q.Hold != nil {
+		ended = q.Hold.Field
+	}
+	return script.RWRelease, appendAll(append(words, script.RWChannel(e.key), e.c.sharded.publish(), base, ended), q.Found)
+}
+
+// writerField is the field under which owner is the writer; empty: it is not.
+func (e *entry) writerField(owner string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h := e.rec.Hold(owner, record.Write); h != nil && !h.Lost() {
+		return h.Field
+	}
+	return ""
+}
+
+// fairWords are the words of a request that the queue has a part in; words has the
+// lock's key.
+func (e *entry) fairWords(q *record.Request, words []any) (*script.Script, []any, int) {
+	queue, scores, channel := script.QueueKey(e.key), script.ScoresKey(e.key), e.keys().channel
+	switch q.Op {
+	case record.Acquire:
+		at, passed := q.Want.Stand, time.Duration(0)
+		if at.Beat > 0 {
+			passed = q.SentAt() - at.Beat
+		}
+		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, e.c.opt.guard,
+			millis(at.Wait), millis(passed), millis(at.Ahead))
+		return script.FairAcquire, appendAll(words, q.Found), 3
+	case record.Pass:
+		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, millis(q.Want.Stand.Wait),
+			channel, e.c.sharded.publish())
+		return script.FairPass, appendAll(words, q.Found), 3
+	}
+	if q.Hold != nil {
+		words = append(words, channel, e.c.sharded.publish(), queue, scores, q.Hold.Field)
+		return script.FairRelease, appendAll(words, q.Found), 1
+	}
+	words = append(words, queue, scores, channel, e.c.sharded.publish())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, field := range q.Found {
+		words = append(words, field, millis(e.rec.WaitOf(field)))
+	}
+	return script.FairLeave, words, 3
+}
+
+// sweepsQueue tells whether fields that are to be swept may stand in the queue.
+func (e *entry) sweepsQueue() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rec.InQueue()
+}
+
 // meaning reads the reply to a request. Each script has words of its own, and
 // those of another are no answer.
-func meaning(op record.Op, a script.Answer) (reply, bool) {
+func meaning(q *record.Request, a script.Answer) (reply, bool) {
 	yes := [...]string{record.Acquire: "granted", record.Keep: "kept", record.Release: "released", record.Pass: "passed"}
+	what, rest, _ := strings.Cut(a.Text, ":")
 	switch {
-	case a.Text == yes[op]:
-		return reply{yes: true, told: a.Told}, true
-	case op != record.Acquire:
+	case what == yes[q.Op]:
+		r := reply{yes: true, told: a.Told, acks: a.Acks, ackErr: a.AckErr, others: rest == "others"}
+		if q.Want.Token {
+			token, err := strconv.ParseUint(rest, 10, 64)
+			r.token = token
+			return r, err == nil && token > 0
+		}
+		return r, rest == "" || r.others
+	case what == "released" && q.Op == record.Pass && q.Hold.Fair:
+		return reply{freed: true, told: a.Told}, true
+	case a.Text == "left" && q.Op == record.Release:
+		return reply{yes: true, others: true}, true
+	case q.Op != record.Acquire:
 		return reply{}, a.Text == "gone"
+	case a.Text == "rwlock":
+		return reply{err: fmt.Errorf("%w: a read-write lock stands there", ErrWrongType)}, true
+	case a.Text == "lock" && q.RW():
+		return reply{err: fmt.Errorf("%w: it is no read-write lock that stands there", ErrWrongType)}, true
 	}
-	why, ms, _ := strings.Cut(a.Text, ":")
+	ms, ahead, _ := strings.Cut(rest, ":")
 	n, err := strconv.ParseInt(ms, 10, 64)
 	left := time.Duration(n) * time.Millisecond
 	switch {
 	case err != nil:
-	case why == "held" && n >= -1:
+	case what == "held" && n >= -1:
 		return reply{left: left}, true
-	case why == "restarted" && n > 0:
+	case what == "queued" && n >= -1 && q.Hold.Fair:
+		n, err := strconv.ParseInt(ahead, 10, 64)
+		return reply{left: left, ahead: time.Duration(n) * time.Millisecond}, err == nil && n > 0
+	case what == "restarted" && n > 0:
 		return reply{left: left, young: true}, true
 	}
 	return reply{}, false

@@ -70,7 +70,7 @@ func (s *sweep) run() {
 			e.sending = true
 			f := &flight{q: e.rec.Mend(dirty.rec, now), h: dirty}
 			e.kept(f, e.exchangeUnlocked(context.Background(), f.q))
-		case e.rec.Live(now) == nil:
+		case e.rec.Sweepable(now):
 			e.sending = true
 			_, _ = e.sweepOnce(context.Background())
 		}

@@ -16,16 +16,57 @@ type place = gate.Waiter[*waiter]
 // waiter is one Lock or TryLock on its way. entry.mu guards hold and waiting.
 type waiter struct {
 	place        place
+	kind         kind
 	name         string
 	keys         *keys
 	owner, self  Owner // self: the goroutine, where that is another owner
 	lease, limit time.Duration
 	nonReentrant bool
+	backoff      Backoff // of a SpinLock; nil: the default
 	began        time.Time
 
 	hold    *hold  // granted by the releaser
+	err     error  // why it was not, though it was its turn
 	waiting bool   // it found the lock taken, and waits
 	found   uint64 // entry.found when it came
+	tries   int    // attempts of a SpinLock
+
+	stand  *record.Stand // in Redis's queue, of a FairLock
+	queued bool          // it stands there, as far as the last answer said
+	own    ears          // of one that stands there
+}
+
+// want is the hold that w wants.
+func (w *waiter) want() record.Want {
+	return record.Want{
+		Owner: string(w.owner), Half: w.kind.half(), Lease: w.lease, Limit: w.limit,
+		Token: w.kind == fenced, Stand: w.stand,
+	}
+}
+
+// line is where w stands in this process.
+func (e *entry) line(w *waiter) *gate.Gate[*waiter] {
+	if w.stand != nil {
+		return &e.fairs
+	}
+	return &e.gate
+}
+
+// leads tells whether w is to ask Redis: the head of the line does so for all, but
+// whoever stands in a queue there does so for itself.
+func (e *entry) leads(w *waiter) bool { return w.stand != nil || e.gate.First() == &w.place }
+
+// hears is how w sleeps when it leads.
+func (e *entry) hears(w *waiter) *ears {
+	if w.stand != nil {
+		return &w.own
+	}
+	return &e.ears
+}
+
+// barred tells whether a hold of this client keeps w out.
+func (e *entry) barred(w *waiter) bool {
+	return e.rec.Barring(string(w.owner), w.kind.half(), e.c.clock()) != nil
 }
 
 // acquire gets the lock for w within the bounds of k. once makes one attempt
@@ -62,31 +103,42 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		return e.try(k, w)
 	}
 	w.found = e.found
-	if e.rec.Live(e.c.clock()) != nil || e.gate.First() != nil && !e.yields && time.Now().Before(e.asked) {
+	taken := e.barred(w)
+	if taken || w.stand == nil && e.gate.First() != nil && !e.yields && time.Now().Before(e.asked) {
 		w.found-- // one of ours has it, or the head was told that others do: it counts as found taken
 	}
-	e.gate.Join(&w.place)
+	if w.kind == reading && !taken && e.rec.Live(e.c.clock()) != nil {
+		if e.beside(w) { // what its own owner may do does not stand in line
+			if got, err := e.try(k, w); got || err != nil {
+				return got, err
+			}
+		}
+		if e.gate.First() == nil {
+			e.asked = time.Time{} // readers are inside
+		}
+	}
+	e.line(w).Join(&w.place)
 	defer e.quit(w)
 	late, tried := 0, false
 	for {
-		if w.hold != nil {
-			return true, nil
+		if w.hold != nil || w.err != nil {
+			return w.hold != nil, w.err
 		}
 		if in, err := e.reenter(k, w); in || err != nil {
 			return in, err
 		}
-		head := e.gate.First() == &w.place
+		leads := e.leads(w)
 		// However short the wait is, a head that nobody has asked for yet asks once:
 		// (false, nil) would be a guess.
-		if err := k.past(); err != nil && (tried || !head || !errors.Is(err, errOver)) {
+		if err := k.past(); err != nil && (tried || !leads || !errors.Is(err, errOver)) {
 			return false, e.verdictOn(k, w, err)
 		}
 		sleep := e.c.opt.recheck
-		if head {
-			sleep = time.Until(e.asked)
+		if leads {
+			sleep = time.Until(e.hears(w).asked)
 		}
-		if head && sleep <= 0 {
-			e.yields, tried = false, true
+		if leads && sleep <= 0 {
+			e.hears(w).yields, tried = false, true
 			f, err := e.ask(k, w)
 			switch {
 			case err != nil:
@@ -105,7 +157,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			continue
 		}
 		e.contended(w)
-		if err := e.sleep(k, w, head, sleep); err != nil && w.hold == nil {
+		if err := e.sleep(k, w, leads, sleep); err != nil && w.hold == nil {
 			return false, e.verdictOn(k, w, err)
 		}
 	}
@@ -133,20 +185,24 @@ func (e *entry) verdictOn(k *call, w *waiter, err error) error {
 	case !errors.Is(err, errOver) || errors.Is(err, ErrUnsettled):
 		return err
 	case e.passing.to == w: // it may have the lock this moment
-	case e.found != w.found || e.rec.Live(e.c.clock()) != nil:
+	case e.found != w.found || e.barred(w):
 		return nil
 	}
 	return fmt.Errorf("%w: no attempt on this key was answered in time", ErrUnsettled)
 }
 
-// sleep waits until w is to look again. The head also listens to messages.
-func (e *entry) sleep(k *call, w *waiter, head bool, d time.Duration) error {
+// sleep waits until w is to look again. One that leads also listens to messages, or
+// polls.
+func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
+	at := e.hears(w)
 	var messages <-chan struct{}
 	var timer *time.Timer
 	var wake <-chan time.Time
-	if head {
-		if e.follow(); !e.yields {
-			messages = e.sub.C()
+	if leads {
+		if w.kind == spin {
+			d = min(d, e.pause(w))
+		} else if e.follow(at, e.channel(w.kind, w.field())); !at.yields {
+			messages = at.sub.C()
 		}
 		timer = time.NewTimer(d)
 		defer timer.Stop()
@@ -154,19 +210,34 @@ func (e *entry) sleep(k *call, w *waiter, head bool, d time.Duration) error {
 	}
 	bell := w.place.Bell()
 	e.unlock()
-	message, err := k.waitAny(bell, messages, wake)
+	came, err := k.waitAny(bell, messages, wake)
 	e.lock()
-	if message {
-		e.asked = time.Time{}
+	if came == 'b' || came == 'w' && w.kind == spin {
+		at.asked = time.Time{}
 	}
 	return err
 }
 
-// refused notes that others have the lock, for left at least. The head sleeps
+// pause is how long a SpinLock's waiter sleeps. Its Backoff may be the user's.
+func (e *entry) pause(w *waiter) time.Duration {
+	b := w.backoff
+	if b == nil {
+		b = ExponentialBackoff{}
+	}
+	w.tries++
+	e.unlock()
+	defer e.lock()
+	return max(b.Next(w.tries), time.Millisecond)
+}
+
+// refused notes that others have the lock, for left at least. Whoever leads sleeps
 // until that is over, and never longer than the recheck bound.
 func (e *entry) refused(w *waiter, left time.Duration) {
 	e.found++
-	sleep := e.c.opt.recheck
+	at, sleep := e.hears(w), e.c.opt.recheck
+	if w.stand != nil {
+		sleep = min(sleep, e.c.opt.heartbeat(w.stand))
+	}
 	switch {
 	case left < 0:
 		e.later(func() {
@@ -179,7 +250,7 @@ func (e *entry) refused(w *waiter, left time.Duration) {
 	}
 	// A release may have asked this head to yield while it waited for its turn. It
 	// has asked since, so it listens again.
-	e.asked, e.yields = time.Now().Add(sleep), false
+	at.asked, at.yields = time.Now().Add(sleep), false
 }
 
 // contended notes, once, that w has to wait.
@@ -198,15 +269,18 @@ func (e *entry) contended(w *waiter) {
 // quit takes w out of the line. Who follows asks at once if w was to ask: its
 // wake-up may have been for w.
 func (e *entry) quit(w *waiter) {
-	head := e.gate.First() == &w.place
-	e.gate.Leave(&w.place)
+	led := e.gate.First() == &w.place
+	e.line(w).Leave(&w.place)
 	if w.hold == nil {
-		if head && e.rec.Live(e.c.clock()) == nil {
+		if next := e.gate.First(); led && (next == nil && e.rec.Live(e.c.clock()) == nil || next != nil && !e.barred(next.For)) {
 			e.wakeHead()
 		}
 		if e.passing.to == w { // whoever is next gets it instead
 			e.rec.Abandon(e.passing.q)
 		}
+	}
+	if w.stand != nil {
+		e.leaveQueue(w)
 	}
 	e.unfollow()
 }

@@ -28,9 +28,9 @@ const (
 // Answer closes q with the server's word: yes for granted, kept, released and
 // passed, no for held and gone. now is when the answer came.
 //
-// A grant of an acquire proves that a hold which was thought live is gone;
-// Answer marks it lost and returns it as the second result.
-func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
+// A grant of an acquire proves that holds which were thought live, and would have
+// barred it, are gone; Answer marks them lost and returns them as the second result.
+func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, []*Hold) {
 	r.end(q, now)
 	switch {
 	case q.Op == Keep:
@@ -46,14 +46,26 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, *Hold) {
 		return Held, nil
 	}
 
-	var gone *Hold
+	var gone []*Hold
 	r.settle(q)
 	if q.Op == Acquire {
-		if gone = r.anyLive(); gone != nil {
-			gone.state = lost
+		for h := r.holds; h != nil; h = h.next { // whatever their deadlines say
+			if h.state == live && h.Bars(q.Hold.Owner, q.Hold.Half) {
+				h.state = lost
+				gone = append(gone, h)
+			}
 		}
 	}
 	return r.granted(q, now), gone
+}
+
+// Freed closes q, a Pass, with the server's word that the lock was released to others
+// instead.
+func (r *Record) Freed(q *Request, now Instant) Verdict {
+	r.end(q, now)
+	r.settle(q)
+	r.late(q)
+	return Released
 }
 
 // Close ends q without an answer: its user has given up, or every attempt was
@@ -97,13 +109,12 @@ func (r *Record) watch(now Instant, ttl time.Duration) time.Duration {
 // late notes that an unanswered copy of q may still make its field.
 func (r *Record) late(q *Request) {
 	if q.doubtful && (q.Op == Acquire || q.Op == Pass) {
-		r.stray(q.Hold.Field, q.Hold.stands, q.Hold.stands-q.TTL)
+		s := stray{field: q.Hold.Field, rw: q.Hold.rw(), until: q.Hold.stands, comes: q.Hold.stands - q.TTL}
+		if at := q.Want.Stand; at != nil {
+			s.until, s.wait = s.until+at.Ahead+at.Wait, at.Wait // in the queue
+		}
+		r.stray(s)
 	}
-}
-
-// anyLive is the hold that was not lost yet, whatever its deadline says.
-func (r *Record) anyLive() *Hold {
-	return r.find(func(h *Hold) bool { return h.state == live })
 }
 
 // granted makes the hold of an answered Acquire or Pass.
@@ -116,7 +127,7 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 		r.left(h)
 		return Undo
 	}
-	if old := r.Hold(h.Owner); old != nil {
+	if old := r.Hold(h.Owner, h.Half); old != nil {
 		r.Drop(old) // a lease that ran out
 	}
 	h.state, h.Depth = live, 1

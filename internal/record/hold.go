@@ -2,6 +2,15 @@ package record
 
 import "time"
 
+// Half is what a hold keeps out.
+type Half uint8
+
+const (
+	Whole Half = iota // a lock without halves: everybody else
+	Read              // of a read-write lock: writers
+	Write             // everybody else, but for the same owner's Read
+)
+
 // Hold is one owner's grant, from its outermost Lock to its last Unlock.
 type Hold struct {
 	Owner    string
@@ -17,6 +26,8 @@ type Hold struct {
 	Depth    int32         // Unlocks that are due
 	renewing int32         // renewals under way
 	proofs   uint32        // requests that kept it, answered so far; renewals apart
+	Half     Half
+	Fair     bool // a queue in Redis is to hear of its end
 	state    state
 	dirty    bool // Redis may have another depth than Depth
 	ending   bool // an unanswered request may have ended it
@@ -40,6 +51,19 @@ func (h *Hold) Left(now Instant) time.Duration {
 	}
 	return max(0, h.Deadline.after(now))
 }
+
+// Bars tells whether h keeps a hold of that owner and half out.
+func (h *Hold) Bars(owner string, half Half) bool {
+	switch {
+	case h.Half == Read && half == Read:
+		return false
+	case h.Half == Write && half == Read, h.Half == Read && half == Write:
+		return h.Owner != owner
+	}
+	return true
+}
+
+func (h *Hold) rw() bool { return h.Half != Whole }
 
 // Lost tells whether h was granted and is lost.
 func (h *Hold) Lost() bool { return h.state == lost }

@@ -72,7 +72,7 @@ func unless(t *rapid.T, impossible bool) {
 func (w *world) Acquire(t *rapid.T) {
 	unless(t, w.q != nil || len(w.free()) == 0)
 	owner := rapid.SampledFrom(w.free()).Draw(t, "owner")
-	w.begin("acquire", w.rec.Acquire(owner, drawLease(t), drawLimit(t), w.now()))
+	w.begin("acquire", w.rec.Acquire(Want{Owner: owner, Lease: drawLease(t), Limit: drawLimit(t)}, w.now()))
 }
 
 func (w *world) Enter(t *rapid.T) {

@@ -55,14 +55,17 @@ type Record struct {
 type past struct {
 	strays []stray
 	burned []string
-	crowd  bool // too many burned fields to list: all new ones take a number
+	crowd  bool     // too many burned fields to list: all new ones take a number
+	queued []string // fields under which somebody waits in a queue
 }
 
 // stray is an own field that may stand in Redis though no live hold uses it.
 type stray struct {
 	field string
+	rw    bool          // of a read-write lock, which other requests remove
 	until time.Duration // it cannot matter after that, by Mono
 	comes time.Duration // a request on its way may still create it until then; 0 if none is
+	wait  time.Duration // it may stand in a queue too, with that Stand.Wait; 0: not
 }
 
 // mostBurned bounds the list of burned fields. Beyond it every new field takes
@@ -115,9 +118,9 @@ func (r *Record) add(h *Hold) {
 	*end = h
 }
 
-// Hold returns owner's hold, live or lost, or nil.
-func (r *Record) Hold(owner string) *Hold {
-	return r.find(func(h *Hold) bool { return h.Owner == owner })
+// Hold returns owner's hold of that half, live or lost, or nil.
+func (r *Record) Hold(owner string, half Half) *Hold {
+	return r.find(func(h *Hold) bool { return h.Owner == owner && h.Half == half })
 }
 
 // Holds returns all holds, live and lost.
@@ -128,9 +131,16 @@ func (r *Record) Holds() (all []*Hold) {
 	return all
 }
 
-// Live returns the hold that is valid at now, or nil.
+// Live returns a hold that is valid at now, or nil. There is more than one only of a
+// read-write lock.
 func (r *Record) Live(now Instant) *Hold {
 	return r.find(func(h *Hold) bool { return h.Left(now) > 0 })
+}
+
+// Barring returns a hold that is valid at now and keeps a hold of that owner and half
+// out, or nil.
+func (r *Record) Barring(owner string, half Half, now Instant) *Hold {
+	return r.find(func(h *Hold) bool { return h.Left(now) > 0 && h.Bars(owner, half) })
 }
 
 // Leave takes one Unlock off h and returns how many are left. Redis hears of an
@@ -173,19 +183,23 @@ func (r *Record) Lose(h *Hold, now Instant) {
 }
 
 // left notes that the field of h may stand without it.
-func (r *Record) left(h *Hold) { r.stray(h.Field, h.stands, 0) }
+func (r *Record) left(h *Hold) { r.stray(stray{field: h.Field, rw: h.rw(), until: h.stands}) }
 
 // field is the field for a new hold of owner; it is not but.
 //
 // No two fields are ever equal but by this choice: a number is given once, and
 // an owner that is itself called like a numbered field, "7.3", always takes one.
-func (r *Record) field(owner, but string) string {
+func (r *Record) field(owner string, half Half, but string) string {
+	end := ""
+	if half == Write {
+		end = ":write"
+	}
 	plain := r.rules.Client + ":" + owner
 	numbered := r.past != nil && r.past.crowd || numbered(owner) || r.rules.Numbered != nil && r.rules.Numbered()
-	if !numbered && plain != but && r.fresh(plain) {
-		return plain
+	if !numbered && plain+end != but && r.fresh(plain+end) {
+		return plain + end
 	}
-	return plain + "." + strconv.FormatUint(r.rules.Serial(), 10)
+	return plain + "." + strconv.FormatUint(r.rules.Serial(), 10) + end
 }
 
 // numbered tells whether s ends in a dot and digits.
@@ -196,7 +210,7 @@ func numbered(s string) bool {
 
 // fresh tells whether a new hold may use field.
 func (r *Record) fresh(field string) bool {
-	if r.past != nil && slices.Contains(r.past.burned, field) {
+	if r.past != nil && slices.Contains(r.past.burned, field) || r.isQueued(field) {
 		return false
 	}
 	return r.find(func(h *Hold) bool { return h.Field == field && (h.state == live || h.renewing > 0) }) == nil
@@ -216,10 +230,18 @@ func (r *Record) burn(fields ...string) {
 	}
 }
 
-// Strays tells whether own fields may stand that no live hold uses.
+// Sweepable tells whether a Sweep has something to remove while holds are live: readers
+// do not vouch for each other, and a queue is no business of the holder's.
+func (r *Record) Sweepable(now Instant) bool {
+	h := r.Live(now)
+	return h == nil || r.InQueue() || h.rw() && len(r.strayFields(true)) > 0
+}
+
+// Strays tells whether own fields may stand that no live hold uses and nobody waits
+// under.
 func (r *Record) Strays(now Instant) bool {
 	r.purge(now)
-	return len(r.strays()) > 0
+	return slices.ContainsFunc(r.strays(), func(s stray) bool { return !r.isQueued(s.field) })
 }
 
 // Knows tells whether field may stand in Redis for another reason than that owner
@@ -232,25 +254,64 @@ func (r *Record) Knows(field, owner string) bool {
 		r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
 }
 
-func (r *Record) stray(field string, until, comes time.Duration) {
+func (r *Record) stray(s stray) {
 	p := r.happened()
-	for i, s := range p.strays {
-		if s.field == field {
-			p.strays[i].comes = max(comes, s.comes)
-			p.strays[i].until = max(until, s.until)
+	for i := range p.strays {
+		if old := &p.strays[i]; old.field == s.field && old.rw == s.rw {
+			old.comes, old.until, old.wait = max(old.comes, s.comes), max(old.until, s.until), max(old.wait, s.wait)
 			return
 		}
 	}
-	p.strays = append(p.strays, stray{field, until, comes})
+	p.strays = append(p.strays, s)
 }
 
-// strayFields lists the strays, each once, without the fields that a request is
+// Queue notes that somebody waits under field, which is no stray until Quit, whatever
+// late requests make of it.
+func (r *Record) Queue(field string) {
+	if p := r.happened(); !slices.Contains(p.queued, field) {
+		p.queued = append(p.queued, field)
+	}
+}
+
+// Quit notes that nobody waits under field any more. If it may stand in the queue,
+// s says how; nil: it was granted, and only late requests may put it there again.
+func (r *Record) Quit(field string, s *Stand, now Instant) {
+	if r.past != nil {
+		r.past.queued = slices.DeleteFunc(r.past.queued, func(f string) bool { return f == field })
+	}
+	if s != nil {
+		r.burn(field)
+		r.stray(stray{field: field, until: now.Mono + 2*r.rules.Watchdog + s.Ahead + s.Wait, wait: s.Wait})
+	}
+	r.purge(now)
+}
+
+// InQueue tells whether strays may stand in a queue.
+func (r *Record) InQueue() bool {
+	return slices.ContainsFunc(r.strays(), func(s stray) bool { return s.wait > 0 && !r.isQueued(s.field) })
+}
+
+// WaitOf is the Stand.Wait of a stray, 0 if it is in no queue.
+func (r *Record) WaitOf(field string) time.Duration {
+	for _, s := range r.strays() {
+		if s.field == field {
+			return s.wait
+		}
+	}
+	return 0
+}
+
+func (r *Record) isQueued(field string) bool {
+	return r.past != nil && slices.Contains(r.past.queued, field)
+}
+
+// strayFields lists the strays that a request of that sort removes, each once, without the fields that a request is
 // about and without that of a live hold: a request that was repeated may have a
 // copy on its way that makes it again once the hold is over, but not before.
-func (r *Record) strayFields(but ...string) []string {
+func (r *Record) strayFields(rw bool, but ...string) []string {
 	var fields []string
 	for _, s := range r.strays() {
-		if !slices.Contains(but, s.field) && !r.inUse(s.field) {
+		if s.rw == rw && !slices.Contains(but, s.field) && !r.inUse(s.field) && !r.isQueued(s.field) {
 			fields = append(fields, s.field)
 		}
 	}
@@ -262,10 +323,11 @@ func (r *Record) inUse(field string) bool {
 }
 
 // settle drops the strays that an answered request named, but for those that a
-// request on its way might still create after it was sent.
+// request on its way might still create after it was sent. Out of a queue only a
+// sweep takes them.
 func (r *Record) settle(q *Request) {
 	r.forget(func(s stray) bool {
-		return (s.comes == 0 || s.comes < q.sent.Mono) && q.names(s.field)
+		return (s.comes == 0 || s.comes < q.sent.Mono) && s.rw == q.RW() && q.names(s.field) && (s.wait == 0 || q.sweeps())
 	})
 }
 
@@ -279,7 +341,7 @@ func (r *Record) forget(over func(stray) bool) {
 		return
 	}
 	r.past.strays = slices.DeleteFunc(r.past.strays, over)
-	if len(r.past.strays) == 0 && !r.Burned() {
+	if len(r.past.strays) == 0 && len(r.past.queued) == 0 && !r.Burned() {
 		r.past = nil
 	}
 }

@@ -43,7 +43,7 @@ func (f *fixture) reply(q *Request, yes bool) Verdict {
 // lock is an owner's first Lock.
 func (f *fixture) lock(owner string, lease time.Duration) *Hold {
 	f.Helper()
-	q := f.Acquire(owner, lease, 0, f.now)
+	q := f.Acquire(Want{Owner: owner, Lease: lease}, f.now)
 	require.Equal(f, Granted, f.ask(q, true))
 	return q.Hold
 }
@@ -103,34 +103,34 @@ func TestACQ5_AcquireTakesOverLeftovers(t *testing.T) {
 	f := newFixture(t)
 	h := f.lock("7", 0)
 	f.Lose(h, f.now)
-	q := f.Acquire("8", 0, 0, f.now)
+	q := f.Acquire(Want{Owner: "8"}, f.now)
 	require.Equal(t, []string{"C:7"}, q.Found)
 	require.Equal(t, Held, f.ask(q, false))
 	require.True(t, f.Strays(f.now), "refused: they may stand still")
-	require.Equal(t, Granted, f.ask(f.Acquire("8", 0, 0, f.now), true))
+	require.Equal(t, Granted, f.ask(f.Acquire(Want{Owner: "8"}, f.now), true))
 	require.False(t, f.Strays(f.now))
 }
 
 func TestACQ5_LiveFieldIsNoLeftover(t *testing.T) {
 	f := newFixture(t)
-	q := f.doubt(f.Acquire("7", 0, 0, f.now))
+	q := f.doubt(f.Acquire(Want{Owner: "7"}, f.now))
 	require.Equal(t, Granted, f.ask(q, true)) // the first copy is still on its way
-	require.Empty(t, f.Acquire("8", 0, 0, f.now).Found)
+	require.Empty(t, f.Acquire(Want{Owner: "8"}, f.now).Found)
 }
 
 func TestACQ6_LateGrantIsUndone(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", time.Second, 0, f.now)
+	q := f.Acquire(Want{Owner: "7", Lease: time.Second}, f.now)
 	f.Sent(q, f.now)
 	f.wait(time.Second)
 	require.Equal(t, Undo, f.reply(q, true))
-	require.Nil(t, f.Hold("7"))
+	require.Nil(t, f.Hold("7", Whole))
 	require.True(t, f.Strays(f.now))
 }
 
 func TestACQ6_AbandonedGrantIsUndone(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", 0, 0, f.now)
+	q := f.Acquire(Want{Owner: "7"}, f.now)
 	f.Abandon(q)
 	require.Equal(t, Undo, f.ask(q, true))
 	require.Equal(t, Released, f.ask(f.Release(q.Hold, f.now), true))
@@ -139,7 +139,7 @@ func TestACQ6_AbandonedGrantIsUndone(t *testing.T) {
 
 func TestACQ7_LateCopyOfAnAcquireIsWatchedFor(t *testing.T) {
 	f := newFixture(t)
-	f.Close(f.doubt(f.Acquire("7", time.Minute, 0, f.now)), f.now)
+	f.Close(f.doubt(f.Acquire(Want{Owner: "7", Lease: time.Minute}, f.now)), f.now)
 	for range 3 { // no sweep settles what may still come
 		require.Equal(t, Released, f.ask(f.Sweep(f.now), false))
 		require.True(t, f.Strays(f.now))
@@ -169,7 +169,7 @@ func TestACQ8_GoneAfterDoubt(t *testing.T) {
 				q := f.Release(h, f.now)
 				if op != "release" {
 					f.Close(q, f.now)
-					q = f.Pass(h, "8", 20*time.Millisecond, 0, f.now)
+					q = f.Pass(h, Want{Owner: "8", Lease: 20 * time.Millisecond}, f.now)
 				}
 				if c.doubt {
 					f.doubt(q)
@@ -216,10 +216,10 @@ func TestACQ15_FieldInDoubtIsNotUsedAgain(t *testing.T) {
 		f := newFixture(t)
 		h := f.lock("7", 0)
 		f.Leave(h)
-		q := f.doubt(f.Pass(h, "8", 0, 0, f.now))
+		q := f.doubt(f.Pass(h, Want{Owner: "8"}, f.now))
 		require.Equal(t, Granted, f.ask(q, true))
 		f.Leave(q.Hold)
-		require.Equal(t, "C:7.1", f.Pass(q.Hold, "7", 0, 0, f.now).Hold.Field)
+		require.Equal(t, "C:7.1", f.Pass(q.Hold, Want{Owner: "7"}, f.now).Hold.Field)
 	})
 	t.Run("without doubt", func(t *testing.T) {
 		f := newFixture(t)
@@ -236,7 +236,7 @@ func TestACQ15_FieldInDoubtIsNotUsedAgain(t *testing.T) {
 func TestACQ15_TooManyFieldsInDoubt(t *testing.T) {
 	f := newFixture(t)
 	for range mostBurned + 2 {
-		q := f.doubt(f.Acquire("7", 0, 0, f.now))
+		q := f.doubt(f.Acquire(Want{Owner: "7"}, f.now))
 		f.Close(q, f.now)
 	}
 	require.Equal(t, "C:8.34", f.lock("8", 0).Field, "33 went to owner 7")
@@ -257,14 +257,14 @@ func TestPassToTheSameOwner(t *testing.T) {
 	f := newFixture(t)
 	h := f.lock("7", 0)
 	f.Leave(h)
-	q := f.Pass(h, "7", 0, 0, f.now)
+	q := f.Pass(h, Want{Owner: "7"}, f.now)
 	require.NotContains(t, q.Found, q.Hold.Field)
 	require.Equal(t, []string{"C:7"}, q.Found)
 }
 
 func TestREN1_DeadlineCountsFromTheSend(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", 0, 0, f.now)
+	q := f.Acquire(Want{Owner: "7"}, f.now)
 	f.doubt(q)
 	f.wait(5 * time.Second)
 	f.Sent(q, f.now) // CLK-5: each attempt counts for itself
@@ -337,11 +337,11 @@ func TestREN13_RemovalIsBelieved(t *testing.T) {
 	// A grant to another proves it too.
 	f = &fixture{T: t, Record: New(f.rules)}
 	h = f.lock("7", 0)
-	q := f.Acquire("8", 0, 0, f.now)
+	q := f.Acquire(Want{Owner: "8"}, f.now)
 	f.Sent(q, f.now)
 	verdict, gone := f.Answer(q, true, f.now)
 	require.Equal(t, Granted, verdict)
-	require.Same(t, h, gone)
+	require.Equal(t, []*Hold{h}, gone)
 	require.True(t, h.Lost())
 }
 
@@ -358,7 +358,7 @@ func TestCLK3_EitherClockEndsAHold(t *testing.T) {
 
 func TestCLK3_LimitDoesNotPutOffTheDeadline(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", 0, 20*time.Second, f.now)
+	q := f.Acquire(Want{Owner: "7", Limit: 20 * time.Second}, f.now)
 	f.now.Wall -= time.Hour // before the send
 	require.Equal(t, Granted, f.ask(q, true))
 	f.now.Wall += 29 * time.Second // a suspend
@@ -415,7 +415,7 @@ func TestLeaseThatRanOutWasAgreed(t *testing.T) {
 	f.Lose(h, f.now)
 	require.False(t, h.Stuck(f.now))
 	next := f.lock("7", time.Second)
-	require.Same(t, next, f.Hold("7"))
+	require.Same(t, next, f.Hold("7", Whole))
 	require.Equal(t, "C:7", next.Field)
 
 	h = f.lock("8", 0) // as after a forced removal of the key
@@ -427,7 +427,7 @@ func TestLeaseThatRanOutWasAgreed(t *testing.T) {
 // Redis may have the field for longer than the hold was believed in.
 func TestStrayIsRememberedForItsWholeTTL(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", time.Hour, time.Second, f.now)
+	q := f.Acquire(Want{Owner: "7", Lease: time.Hour, Limit: time.Second}, f.now)
 	require.Equal(t, Granted, f.ask(q, true))
 	f.wait(time.Second)
 	f.Lose(q.Hold, f.now)
@@ -442,7 +442,7 @@ func TestStrayIsRememberedForItsWholeTTL(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", 0, 40*time.Second, f.now)
+	q := f.Acquire(Want{Owner: "7", Limit: 40 * time.Second}, f.now)
 	require.Equal(t, Granted, f.ask(q, true))
 	h := q.Hold
 	f.left(h, 30*time.Second)
@@ -458,7 +458,7 @@ func TestLimit(t *testing.T) {
 
 func TestOneRequestAtATime(t *testing.T) {
 	f := newFixture(t)
-	q := f.Acquire("7", 0, 0, f.now)
+	q := f.Acquire(Want{Owner: "7"}, f.now)
 	require.Panics(t, func() { f.Sweep(f.now) })
 	f.Close(q, f.now)
 	require.Panics(t, func() { f.Close(q, f.now) })

@@ -24,7 +24,9 @@ type Request struct {
 	Depth int           // Acquire, Pass: 1
 	TTL   time.Duration // Acquire, Keep, Pass
 	Found []string      // own fields that may stand there beside Hold's, and go
+	Want  Want          // Acquire, Pass: what for. Of a Keep only Token may be set
 
+	rw        bool          // of a sweep: it is about a read-write lock
 	lease     time.Duration // that Hold has afterwards; 0: the watchdog's
 	anew      bool          // the lease is set, not only lengthened
 	enters    bool          // Hold is one deeper afterwards
@@ -43,24 +45,41 @@ func (q *Request) Abandoned() bool { return q.abandoned }
 // Busy tells whether a request is under way. No other may begin then.
 func (r *Record) Busy() bool { return r.open != nil }
 
-// Acquire begins the request for a new hold of owner. limit, if not 0, is the
-// longest time that the hold may be kept.
-func (r *Record) Acquire(owner string, lease, limit time.Duration, now Instant) *Request {
+// Want is a hold that somebody wants.
+type Want struct {
+	Owner string
+	Half  Half
+	Lease time.Duration // 0: kept by the watchdog
+	Limit time.Duration // the longest time that it may be kept; 0: none
+	Token bool          // with a fencing token
+	Stand *Stand        // in the order of the queue in Redis; nil: of no queue
+}
+
+// Stand is how somebody stands in a queue in Redis. The record only reads it.
+type Stand struct {
+	Field string        // under which; empty: none was chosen yet
+	Wait  time.Duration // for how long the others wait for its turn; 0: it does not queue
+	Beat  time.Duration // when Redis last heard of it, by Mono; 0: never
+	Ahead time.Duration // the most that its score was ahead of the time
+}
+
+// Acquire begins the request for a new hold.
+func (r *Record) Acquire(want Want, now Instant) *Request {
 	r.purge(now)
-	h := r.newHold(owner, "", lease, limit, now)
+	h := r.newHold(want, "", now)
 	return r.begin(&Request{
-		Op: Acquire, Hold: h, Depth: 1, TTL: r.ttl(lease), lease: lease,
-		Found: r.strayFields(h.Field),
+		Op: Acquire, Hold: h, Depth: 1, TTL: r.ttl(want.Lease), lease: want.Lease,
+		Found: r.strayFields(h.rw(), h.Field), Want: want,
 	})
 }
 
-// Pass begins the hand-over of from to a new hold of owner.
-func (r *Record) Pass(from *Hold, owner string, lease, limit time.Duration, now Instant) *Request {
+// Pass begins the hand-over of from to a new hold.
+func (r *Record) Pass(from *Hold, want Want, now Instant) *Request {
 	r.purge(now)
-	h := r.newHold(owner, from.Field, lease, limit, now)
+	h := r.newHold(want, from.Field, now)
 	return r.begin(&Request{
-		Op: Pass, Hold: h, From: from, Depth: 1, TTL: r.ttl(lease), lease: lease,
-		Found: append(r.strayFields(h.Field, from.Field), from.Field),
+		Op: Pass, Hold: h, From: from, Depth: 1, TTL: r.ttl(want.Lease), lease: want.Lease,
+		Found: append(r.strayFields(h.rw(), h.Field, from.Field), from.Field), Want: want,
 	})
 }
 
@@ -90,21 +109,39 @@ func (r *Record) Mend(h *Hold, now Instant) *Request {
 // Release begins the end of h, and of all strays.
 func (r *Record) Release(h *Hold, now Instant) *Request {
 	r.purge(now)
-	return r.begin(&Request{Op: Release, Hold: h, Found: r.strayFields(h.Field)})
+	return r.begin(&Request{Op: Release, Hold: h, Found: r.strayFields(h.rw(), h.Field)})
 }
 
-// Sweep begins the removal of the strays.
+// Sweep begins the removal of the strays, out of the queue too. Those of a read-write
+// lock go when there are no others.
 func (r *Record) Sweep(now Instant) *Request {
 	r.purge(now)
-	return r.begin(&Request{Op: Release, Found: r.strayFields()})
+	if some := r.strayFields(false); len(some) > 0 {
+		return r.begin(&Request{Op: Release, Found: some})
+	}
+	return r.begin(&Request{Op: Release, Found: r.strayFields(true), rw: true})
 }
 
+// RW tells whether q is about a read-write lock.
+func (q *Request) RW() bool { return q.rw || q.Hold != nil && q.Hold.rw() }
+
+func (q *Request) sweeps() bool { return q.Op == Release && q.Hold == nil }
+
+// SentAt is when the last attempt of q went out, by Mono.
+func (q *Request) SentAt() time.Duration { return q.sent.Mono }
+
 // newHold names a hold to be. Its field is not but: an owner that passes the
-// lock to itself must not have the old field taken out from under the new one.
-func (r *Record) newHold(owner, but string, lease, limit time.Duration, now Instant) *Hold {
-	h := &Hold{Owner: owner, Field: r.field(owner, but), Lease: lease}
-	if limit > 0 {
-		end := now.Add(limit)
+// lock to itself must not have the old field taken out from under the new one. One
+// that stands in a queue keeps its field: no request has named it to end it.
+func (r *Record) newHold(want Want, but string, now Instant) *Hold {
+	h := &Hold{Owner: want.Owner, Lease: want.Lease, Half: want.Half, Fair: want.Stand != nil}
+	if h.Fair && want.Stand.Field != "" {
+		h.Field = want.Stand.Field
+	} else {
+		h.Field = r.field(want.Owner, want.Half, but)
+	}
+	if want.Limit > 0 {
+		end := now.Add(want.Limit)
 		h.Limit = &end
 	}
 	for _, s := range r.strays() {

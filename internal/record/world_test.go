@@ -110,7 +110,7 @@ func (w *world) fail(format string, args ...any) {
 func (w *world) begin(kind string, q *Request) {
 	w.t.Logf("%v %s %v: %s depth %d ttl %v, found %v", w.server.Now, kind, q.Op, fieldOf(q.Hold), q.Depth, q.TTL, q.Found)
 	w.checkRequest(q)
-	w.q, w.kind, w.first, w.alone = q, kind, w.server.Now, w.rec.anyLive() == nil
+	w.q, w.kind, w.first, w.alone = q, kind, w.server.Now, w.rec.find(func(h *Hold) bool { return h.state == live }) == nil
 	w.send()
 	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "slow reply", "retried", "unlocked meanwhile", "renewed meanwhile", "open"}).Draw(w.t, "course") {
 	case "open":
@@ -237,7 +237,7 @@ func (w *world) answer() {
 	q, kind, reply := w.q, w.kind, w.attempt.reply
 	yes := reply == "granted" || reply == "kept" || reply == "released" || reply == "passed"
 	var verdict Verdict
-	var gone *Hold
+	var gone []*Hold
 	w.noFalseLoss(func() { verdict, gone = w.rec.Answer(q, yes, w.now()) })
 	w.ended()
 	w.t.Logf("%v answer %q: verdict %d", w.server.Now, reply, verdict)
@@ -252,8 +252,10 @@ func (w *world) answer() {
 		}
 		w.agreed[h] = deadline
 	}
-	if gone != nil && !gone.Lost() {
-		w.fail("the hold %s is gone and not lost", gone.Field)
+	for _, h := range gone {
+		if !h.Lost() {
+			w.fail("the hold %s is gone and not lost", h.Field)
+		}
 	}
 	switch {
 	case q.Op == Keep && verdict == Kept:
@@ -265,7 +267,7 @@ func (w *world) answer() {
 			w.fail("the verdict is Lost and %s is live", h.Field)
 		}
 	case verdict == Granted:
-		if w.rec.Hold(h.Owner) != h || h.Left(w.now()) == 0 || q.Abandoned() {
+		if w.rec.Hold(h.Owner, h.Half) != h || h.Left(w.now()) == 0 || q.Abandoned() {
 			w.fail("the grant of %s made no live hold", h.Field)
 		}
 		w.depth[h] = 1
@@ -295,7 +297,7 @@ func (w *world) giveBack(h *Hold) {
 		w.begin("release", w.rec.Release(h, w.now()))
 		return
 	}
-	w.begin("pass", w.rec.Pass(h, next, drawLease(w.t), drawLimit(w.t), w.now()))
+	w.begin("pass", w.rec.Pass(h, Want{Owner: next, Lease: drawLease(w.t), Limit: drawLimit(w.t)}, w.now()))
 }
 
 // mend brings Redis to h's depth when the line is free.
@@ -309,7 +311,7 @@ func (w *world) mend(h *Hold) {
 func (w *world) free() []string {
 	var free []string
 	for _, o := range owners {
-		if h := w.rec.Hold(o); h == nil || h.Lost() && !h.Stuck(w.now()) {
+		if h := w.rec.Hold(o, Whole); h == nil || h.Lost() && !h.Stuck(w.now()) {
 			free = append(free, o)
 		}
 	}

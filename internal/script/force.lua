@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  the lock's key
 -- ARGV[1]  its channel, no key as in release
--- ARGV[2]  publish command: "publish", "spublish", or "both" while it is not
---          known which of them reaches the waiters
+-- ARGV[2]  publish command, see tell
+-- ARGV[3]  a fair lock's queue, only then
+-- ARGV[4]  and its scores
 --
 -- Replies
 --   "removed"  it was held; it is free now, waiters were told
@@ -19,10 +20,9 @@ if redis.call('hexists', KEYS[1], 'mode') == 1 then
   return 'rwlock'
 end
 redis.call('del', KEYS[1])
-if ARGV[2] == 'both' then
-  redis.pcall('spublish', ARGV[1], '0')
-  redis.pcall('publish', ARGV[1], '0')
+if ARGV[3] then
+  tellNext(ARGV[2], ARGV[1], ARGV[3], ARGV[4])
 else
-  redis.pcall(ARGV[2], ARGV[1], '0')
+  tell(ARGV[2], ARGV[1], '0')
 end
 return 'removed'

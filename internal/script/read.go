@@ -8,13 +8,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Read asks what stands at a lock's key: its PTTL in milliseconds, -2 when it is
-// free, and its fields. A script goes to the master whatever the client's options
-// say of replicas, and to the node that has the key.
-func (r *Runner) Read(ctx context.Context, key any) (pttl int64, fields map[string]string, err error) {
+// Standing is what stands at a lock's key.
+type Standing struct {
+	TTL    int64             // PTTL in milliseconds: -1 without expiry, -2 when it is free
+	Fields map[string]string // of the hash
+	Queue  []string          // of a fair lock
+}
+
+// Read asks what stands at a lock's key, and in queue, unless that is nil. A script goes
+// to the master whatever the client's options say of replicas, and to the node that has
+// the key.
+func (r *Runner) Read(ctx context.Context, key, queue any) (Standing, error) {
 	ask := func(verb, what any) *redis.Cmd {
 		r.Sent.Add(1)
-		cmd := redis.NewCmd(ctx, verb, what, 1, key) // go-redis may repeat it: it changes nothing
+		words := []any{verb, what, 1, key}
+		if queue != nil {
+			words = append(words, queue)
+		}
+		cmd := redis.NewCmd(ctx, words...) // go-redis may repeat it: it changes nothing
 		if err := r.Client.Process(ctx, cmd); err != nil {
 			cmd.SetErr(err)
 		}
@@ -24,19 +35,34 @@ func (r *Runner) Read(ctx context.Context, key any) (pttl int64, fields map[stri
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
 		cmd = ask(eval, Info.text)
 	}
-	if err := cmd.Err(); err != nil {
-		return 0, nil, err
+	reply, err := cmd.Slice()
+	if cmd.Err() != nil {
+		return Standing{}, cmd.Err()
 	}
-	words, err := cmd.StringSlice()
-	if err != nil || len(words)%2 == 0 {
-		return 0, nil, fmt.Errorf("%w %v to script %s", errReply, cmd.Val(), Info.Name)
+	bad := fmt.Errorf("%w %v to script %s", errReply, cmd.Val(), Info.Name)
+	if err != nil || len(reply) != 3 {
+		return Standing{}, bad
 	}
-	if pttl, err = strconv.ParseInt(words[0], 10, 64); err != nil {
-		return 0, nil, fmt.Errorf("%w %q to script %s", errReply, words[0], Info.Name)
+	ttl, ok := reply[0].(string)
+	fields, ok2 := texts(reply[1])
+	queued, ok3 := texts(reply[2])
+	s := Standing{Fields: make(map[string]string, len(fields)/2), Queue: queued}
+	if s.TTL, err = strconv.ParseInt(ttl, 10, 64); err != nil || !ok || !ok2 || !ok3 || len(fields)%2 != 0 {
+		return Standing{}, bad
 	}
-	fields = make(map[string]string, len(words)/2)
-	for i := 1; i < len(words); i += 2 {
-		fields[words[i]] = words[i+1]
+	for i := 0; i < len(fields); i += 2 {
+		s.Fields[fields[i]] = fields[i+1]
 	}
-	return pttl, fields, nil
+	return s, nil
+}
+
+// texts is a reply that is a list of strings.
+func texts(reply any) ([]string, bool) {
+	list, ok := reply.([]any)
+	some := make([]string, len(list))
+	for i, word := range list {
+		text, is := word.(string)
+		some[i], ok = text, ok && is
+	}
+	return some, ok
 }

@@ -26,10 +26,12 @@ func (r *Runner) pipes() redis.UniversalClient {
 
 // Answer is what came of one script call.
 type Answer struct {
-	Text string // the reply; empty unless Fate is Ran
-	Told int    // release: how many subscribers heard of it, as far as the server knows; -1 unknown
-	Fate Fate
-	Err  error // nil exactly when Fate is Ran
+	Text   string // the reply; empty unless Fate is Ran
+	Acks   int    // SendAcked: how many replicas have what the script wrote
+	AckErr error  // and why that is not known
+	Told   int    // release: how many subscribers heard of it, as far as the server knows; -1 unknown
+	Fate   Fate
+	Err    error // nil exactly when Fate is Ran
 }
 
 // Send sends s once. words are the keys, numKeys of them, then the arguments.
@@ -101,6 +103,10 @@ func meaning(code int64) (text string, told int) {
 		return "passed", 0
 	case code == 204:
 		return "gone", 0
+	case code == 205:
+		return "released:others", 0
+	case code == 206:
+		return "left", 0
 	case code >= 210 && code < 250:
 		return "released", int(code - 210)
 	case code == 250:

@@ -2,7 +2,8 @@
 // request, the names that go with them, and the runner that sends them.
 //
 // Every script states the wanted state and may run twice. The header of each
-// file names keys, arguments and replies; it is not sent to Redis.
+// file names keys, arguments and replies; it is not sent to Redis. What several
+// scripts do lies in parts/.
 package script
 
 import (
@@ -12,7 +13,7 @@ import (
 	"strings"
 )
 
-//go:embed *.lua
+//go:embed *.lua parts/*.lua
 var files embed.FS
 
 // Script is a Lua script as it is sent.
@@ -28,30 +29,55 @@ type Script struct {
 
 // The scripts. They are never changed.
 var (
-	Acquire = load("acquire")
-	Keep    = load("keep")
-	Release = load("release")
-	Pass    = load("pass")
+	Acquire = load("acquire", "guard", "held", "token")
+	Keep    = load("keep", "raise", "token")
+	Release = load("release", "tell")
+	Pass    = load("pass", "raise", "token")
 	Renew   = load("renew")
-	Force   = load("force")
+	Force   = load("force", "tell", "next")
 	Info    = load("info")
+
+	FairAcquire = load("fair_acquire", "guard", "held", "queue", "raise")
+	FairRelease = load("fair_release", "tell", "next")
+	FairPass    = load("fair_pass", "queue", "raise", "tell", "next")
+	FairLeave   = load("fair_leave", "queue", "tell", "next")
+
+	RWAcquire = load("rw_acquire", "guard", "held", "readers")
+	RWKeep    = load("rw_keep", "raise", "readers")
+	RWRelease = load("rw_release", "readers", "tell")
+	RWPass    = load("rw_pass", "raise", "readers")
+	RWRenew   = load("rw_renew", "readers")
+	RWForce   = load("rw_force", "readers", "tell")
 )
 
-func load(name string) *Script {
+// load reads a script and puts the parts before it that it uses, each once.
+func load(name string, parts ...string) *Script {
+	var text strings.Builder
+	for _, part := range parts {
+		text.WriteString(read("parts/"+part) + "\n")
+	}
+	text.WriteString(read(name))
+	sum := sha1.Sum([]byte(text.String()))
+	sha := hex.EncodeToString(sum[:])
+	return &Script{Name: name, Text: text.String(), SHA: sha, text: text.String(), sha: sha}
+}
+
+// read returns what a file has for Redis.
+func read(name string) string {
 	file, err := files.ReadFile(name + ".lua")
 	if err != nil {
 		panic("script: bug: " + err.Error())
 	}
-	text := strip(string(file))
-	sum := sha1.Sum([]byte(text))
-	sha := hex.EncodeToString(sum[:])
-	return &Script{Name: name, Text: text, SHA: sha, text: text, sha: sha}
+	return strip(string(file))
 }
 
-// strip drops the comment at the top of a file.
+// strip drops the lines that are comments.
 func strip(file string) string {
-	for strings.HasPrefix(file, "--") {
-		_, file, _ = strings.Cut(file, "\n")
+	var lines []string
+	for line := range strings.Lines(file) {
+		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(text, "--") {
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
 	}
-	return strings.TrimSpace(file)
+	return strings.Join(lines, "\n")
 }
