@@ -1,0 +1,293 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// attempt is one try to get a majority for an owner. Its round guards it.
+type attempt struct {
+	round
+	owner rlock.Owner
+	ctx   context.Context // with the owner; never ends
+	lease time.Duration
+	start time.Time // before the first request
+
+	left  bool  // its caller did not wait for it: a grant is given back
+	hold  *hold // granted, and kept
+	late  bool  // granted when nothing of the lease was left, or when the caller had left
+	err   error // too many nodes failed, or two of them are one
+	young bool  // err comes from restart guards: it may be tried again
+	again bool  // it says nothing: look again
+}
+
+// acquire gets the lock for the owner in ctx. (false, nil): others had too many nodes
+// until the wait was over.
+func (r *RedLock) acquire(ctx context.Context, op string, wait, lease time.Duration) (bool, error) {
+	if err := r.opt.checkLease(lease); err != nil {
+		return false, r.wrap(op, "", err)
+	}
+	owner := rlock.OwnerOf(ctx)
+	if ctx.Err() != nil {
+		return false, r.wrap(op, owner, ended(ctx))
+	}
+	bound := ctx
+	if wait > 0 {
+		var cancel context.CancelFunc
+		bound, cancel = context.WithTimeoutCause(ctx, wait, errOver)
+		defer cancel()
+	}
+	got, err := r.tryUntil(ctx, bound, owner, lease, wait == 0)
+	return got, r.wrap(op, owner, err)
+}
+
+var errOver = errors.New("the wait is over")
+
+// mostLate is how many majorities in a row may come too late before the lease is called
+// shorter than the round trips.
+const mostLate = 3
+
+// tryUntil makes attempts until one succeeds, or bound is over, which is ctx or ends
+// before it.
+func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease time.Duration, once bool) (bool, error) {
+	var failed error // the latest attempt, in a way that may pass
+	for tried, late := false, 0; ; {
+		if in, err := r.reenter(owner); in || err != nil {
+			return in, err
+		}
+		if tried && bound.Err() != nil {
+			if ctx.Err() != nil {
+				failed = errors.Join(ended(ctx), failed)
+			}
+			return false, failed
+		}
+		a := &attempt{} // refused: if another owner has it here, that is what all would say
+		if other := r.insider(owner); other == nil || other.left() == 0 {
+			if a = r.attempt(bound, owner, lease); a == nil {
+				over := errOver
+				if ctx.Err() != nil {
+					over = ended(ctx)
+				}
+				return false, fmt.Errorf("%w: the servers have not answered: %w", rlock.ErrUnsettled, over)
+			}
+		}
+		switch {
+		case a.again:
+			continue
+		case a.hold != nil:
+			return true, nil
+		case a.late:
+			failed = fmt.Errorf("%w: the lease, or WithMaxHold, is shorter than the round trips and the drift", rlock.ErrInvalidLease)
+			if late++; late >= mostLate {
+				return false, failed
+			}
+			tried = true
+			continue
+		case a.err != nil && !a.young || once:
+			return false, a.err
+		}
+		tried, late, failed = true, 0, a.err
+		pause := time.NewTimer(r.opt.retryDelay())
+		select {
+		case <-pause.C:
+		case <-bound.Done():
+			pause.Stop()
+		}
+	}
+}
+
+// reenter lets owner in if it is inside. It reports an error if it may not enter, and
+// false if it has to ask the nodes.
+func (r *RedLock) reenter(owner rlock.Owner) (bool, error) {
+	for {
+		h := r.hold(owner)
+		switch {
+		case h == nil:
+			self := rlock.OwnerOf(context.Background())
+			if own := r.hold(self); self != owner && own != nil && own.left() > 0 {
+				return false, fmt.Errorf("%w: this goroutine holds it as owner %s and would wait for itself as owner %s",
+					rlock.ErrReentry, self, owner)
+			}
+			return false, nil
+		case h.left() > 0:
+			if h.enter() {
+				return true, nil
+			}
+		case !h.replace():
+			return false, h.lostError()
+		}
+	}
+}
+
+// insider is the hold of another owner, or nil. There is at most one that is not lost.
+func (r *RedLock) insider(owner rlock.Owner) *hold {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o, h := range r.holds {
+		if o != owner && h.lost == nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// attempt asks all nodes for the lock, or takes part in the attempt that is under way:
+// those of one process would split the nodes among them. It returns when that is
+// settled; nil when bound is over before.
+func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.Duration) *attempt {
+	r.mu.Lock()
+	if r.holds[owner] != nil {
+		r.mu.Unlock()
+		return &attempt{again: true}
+	}
+	a := r.asking
+	mine := a == nil
+	if mine {
+		a = &attempt{
+			round: round{r: r, limit: r.opt.limit(lease)},
+			owner: owner,
+			ctx:   rlock.WithOwner(context.WithoutCancel(bound), owner),
+			lease: lease,
+			start: time.Now(),
+		}
+		a.judge = a.judgeLocked
+		r.asking = a
+		a.askLocked(a.ctx, r.members, a.request, a.tooLate)
+	}
+	r.mu.Unlock()
+
+	select {
+	case <-a.done:
+	case <-bound.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case !a.settled:
+		a.left = a.left || mine
+		return nil
+	case !mine && (a.left || a.late || a.hold != nil):
+		return &attempt{again: true}
+	}
+	return a
+}
+
+// request asks one node for the lock.
+func (a *attempt) request(ctx context.Context, m *member) answer {
+	ok, err := m.TryLock(ctx, 0, a.lease)
+	switch {
+	case ok && err == nil:
+		return answer{yes: true, left: m.Validity(a.ctx)}
+	case err != nil:
+		// A lock of package rlock holds nothing after an error, and undoes what the
+		// server may have granted. Others may not be so careful.
+		if m.server == nil {
+			_ = m.Unlock(a.ctx)
+		}
+		return answer{err: err}
+	}
+	return answer{err: a.r.twice(ctx, m)}
+}
+
+// errTwice: two members lead to one server.
+var errTwice = errors.New("the same server")
+
+// twice is the error of a node that refuses because its server has granted the lock to
+// another member's client: both lead to the same server. Before the first success there
+// is a look at every refusal, so it needs no INFO, which is often forbidden.
+func (r *RedLock) twice(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	proved := r.proved
+	r.mu.Unlock()
+	if proved || m.server == nil {
+		return nil
+	}
+	info, err := m.server.Info(ctx)
+	if err != nil {
+		return nil // it is a refusal all the same
+	}
+	for _, h := range info.Holders {
+		for _, other := range r.members {
+			if other != m && other.server != nil && h.Client == other.server.Client().ID() && h.Client != m.server.Client().ID() {
+				return fmt.Errorf("%w as node %d: the client of that one holds it there", errTwice, other.place)
+			}
+		}
+	}
+	return nil
+}
+
+// judgeLocked tells whether the attempt is settled, and makes of it what it is. Until
+// the first success it waits for all answers, to see whether all servers are different.
+func (a *attempt) judgeLocked() bool {
+	r := a.r
+	granted := a.count(yes)
+	same := a.count(func(x answer) bool { return errors.Is(x.err, errTwice) })
+	young := a.count(func(x answer) bool { return errors.Is(x.err, rlock.ErrRestarted) })
+	failed := a.count(func(x answer) bool { return x.err != nil })
+	spare := len(r.members) - r.quorum // so many may fail
+	switch {
+	case same > 0:
+		a.err = a.failures()
+	case granted >= r.quorum && (r.proved || a.open() == 0):
+		a.grantLocked()
+	case failed > spare:
+		a.err, a.young = a.failures(), failed-young <= spare
+	case granted < r.quorum && len(a.answers)-granted > spare && failed+a.open() <= spare:
+		// Others have it, and it is certain that no majority failed.
+	default:
+		return false
+	}
+	r.asking = nil
+	if a.hold == nil {
+		r.releaseLocked(a.ctx, a.granted(), a.limit)
+	}
+	return true
+}
+
+// grantLocked makes the hold of a majority, if anything is left of it.
+func (a *attempt) grantLocked() {
+	r := a.r
+	r.proved = true
+	lefts := a.lefts()
+	t := r.terms(a.granted(), a.lease, a.start, a.end(), lefts)
+	left := t.remains(lefts, r.quorum)
+	if a.late = a.left || left == 0; a.late {
+		return
+	}
+	a.hold = &hold{
+		r: r, owner: a.owner, ctx: a.ctx, depth: 1, terms: t, wait: a.limit, end: a.end(), kept: a.lease == 0,
+		gone: make(chan struct{}), over: make(chan struct{}),
+	}
+	r.holds[a.owner] = a.hold
+	a.hold.timer = time.AfterFunc(left, a.hold.due)
+}
+
+// end is when WithMaxHold ends what the attempt gets; zero: never.
+func (a *attempt) end() time.Time {
+	if d := a.r.opt.maxHold; d > 0 {
+		return a.start.Add(d)
+	}
+	return time.Time{}
+}
+
+// granted is who has granted it.
+func (a *attempt) granted() (nodes []*member) {
+	for _, x := range a.answers {
+		if x.yes {
+			nodes = append(nodes, x.m)
+		}
+	}
+	return nodes
+}
+
+// tooLate deals with an answer that came when the attempt was settled: a grant joins
+// the hold, or is given back.
+func (a *attempt) tooLate(x answer) {
+	if x.yes && (a.hold == nil || !a.hold.adopt(x.m)) {
+		_ = x.m.Unlock(a.ctx) // what fails ends with its lease
+	}
+}

@@ -1,0 +1,109 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// Extend gives the current hold a new lease, counted from now: longer or shorter than
+// before, 1 ms to 10 years. 0 hands it to the watchdogs. All servers that have the hold
+// are asked at once; it counts when a majority has done it before the old validity is
+// over, and then as LockLease says. WithMaxHold bounds it. A key that is gone is not
+// made again.
+//
+// ctx bounds the waiting. After an error the lease is what it was, but at those servers
+// that did it: a shorter lease there may shorten the validity. Errors: ErrNotHeld;
+// ErrLost; ErrInvalidLease; the servers' errors, joined, with ErrUnsettled where one did
+// not answer within NodeTimeout; ErrUnsettled with ctx's.
+func (r *RedLock) Extend(ctx context.Context, lease time.Duration) error {
+	if err := r.opt.checkLease(lease); err != nil {
+		return r.wrap("extend", "", err)
+	}
+	owner := rlock.OwnerOf(ctx)
+	if ctx.Err() != nil {
+		return r.wrap("extend", owner, ended(ctx))
+	}
+	return r.wrap("extend", owner, r.extend(ctx, owner, lease))
+}
+
+func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Duration) error {
+	h := r.hold(owner)
+	if h == nil {
+		return notHeld(owner)
+	}
+	if h.left() == 0 {
+		return h.lostError()
+	}
+	x := &extension{round: round{r: r, limit: r.opt.limit(lease)}, hold: h, lease: lease, start: time.Now()}
+	x.judge = x.judgeLocked
+	r.mu.Lock()
+	if h.ended() {
+		r.mu.Unlock()
+		return notHeld(owner)
+	}
+	h.kept = h.kept || lease == 0
+	x.askLocked(h.ctx, h.terms.in, func(ctx context.Context, m *member) answer {
+		if err := m.Extend(ctx, lease); err != nil {
+			return answer{err: err}
+		}
+		return answer{yes: true, left: m.Validity(h.ctx)}
+	}, nil)
+	r.mu.Unlock()
+
+	select {
+	case <-x.done:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	settled := x.settled
+	x.left = !settled
+	r.mu.Unlock()
+	switch {
+	case !settled:
+		return fmt.Errorf("%w: the servers have not answered: %w", rlock.ErrUnsettled, ended(ctx))
+	case h.left() == 0:
+		return errors.Join(h.lostError(), x.err)
+	}
+	return x.err
+}
+
+// extension is an Extend under way. Its round guards it.
+type extension struct {
+	round
+	hold  *hold
+	lease time.Duration
+	start time.Time // before the first request
+	left  bool      // its caller did not wait for it
+	err   error
+}
+
+// judgeLocked settles the extension when a majority has done it, or cannot any more.
+func (x *extension) judgeLocked() bool {
+	r, h := x.r, x.hold
+	done := x.count(yes)
+	switch {
+	case done >= r.quorum:
+	case done+x.open() < r.quorum:
+		x.err = x.failures()
+		return true
+	default:
+		return false
+	}
+	old := h.terms
+	switch {
+	case x.left || h.lost != nil:
+	case h.ended():
+		x.err = notHeld(h.owner)
+	case !old.until.IsZero() && remaining(old.until) <= 0:
+		h.loseLocked()
+	default:
+		h.terms = r.terms(old.in, x.lease, x.start, h.end, x.lefts())
+		h.wait = x.limit
+		h.timer.Reset(max(h.terms.remains(x.lefts(), r.quorum), 0))
+	}
+	return true
+}

@@ -1,0 +1,254 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// hold is one owner's hold, held or lost. RedLock.mu guards it.
+type hold struct {
+	r     *RedLock
+	owner rlock.Owner
+	ctx   context.Context // with the owner; never ends
+	depth int
+	terms *terms
+	wait  time.Duration // for a node
+	end   time.Time     // by WithMaxHold; zero: none
+	kept  bool          // a watchdog keeps it, or may keep some of it
+
+	lost    error         // why; nil: it is not
+	gone    chan struct{} // closed with the loss
+	over    chan struct{} // closed with the last Unlock
+	watched bool          // somebody listens to gone
+	timer   *time.Timer   // for the end of the validity; once lost, to forget it
+}
+
+// terms are what a hold's validity follows from. They are replaced, never changed.
+type terms struct {
+	in    []*member     // the nodes that granted it
+	fixed bool          // there is a lease
+	until time.Time     // by this process's clocks; zero: no end
+	off   time.Duration // taken off what the nodes' holds have left
+	left  time.Duration // what a majority of them had left when it was granted
+}
+
+// remembered is for how long the Unlocks of a lost hold may come.
+const remembered = 5 * time.Minute
+
+// terms are those of a lease granted to requests of which the first was sent at start,
+// and of nodes whose holds have that much left.
+//
+// With a lease they are the arithmetic of the algorithm: lease - elapsed - drift. The
+// watchdogs renew each node's hold by itself, so there the nodes have the say, and the
+// drift is that of what they promised.
+func (r *RedLock) terms(in []*member, lease time.Duration, start, end time.Time, lefts []time.Duration) *terms {
+	t := &terms{in: in, fixed: lease > 0, until: end, left: majority(lefts, r.quorum)}
+	if !t.fixed {
+		t.off = r.opt.drift(t.left)
+		return t
+	}
+	if until := start.Add(lease - r.opt.drift(lease)); end.IsZero() || until.Before(end) {
+		t.until = until
+	}
+	return t
+}
+
+// remains is what is left when the nodes' holds have that much left.
+func (t *terms) remains(lefts []time.Duration, quorum int) time.Duration {
+	left := majority(lefts, quorum) - t.off
+	if !t.until.IsZero() {
+		left = min(left, remaining(t.until))
+	}
+	return max(left, 0)
+}
+
+// majority is for how long as many as quorum are valid.
+func majority(lefts []time.Duration, quorum int) time.Duration {
+	if len(lefts) < quorum {
+		return 0
+	}
+	lefts = slices.Sorted(slices.Values(lefts))
+	return lefts[len(lefts)-quorum]
+}
+
+// remaining is the time until t by the clock that says less: the monotonic one stands
+// still while the machine is suspended, and the wall clock may be set.
+func remaining(t time.Time) time.Duration {
+	now := time.Now()
+	return min(t.Sub(now), t.Round(0).Sub(now.Round(0)))
+}
+
+// left is for how long h is proven. When that is over, h is lost. mu is not held.
+func (h *hold) left() time.Duration {
+	for {
+		h.r.mu.Lock()
+		t, lost := h.terms, h.lost != nil
+		h.r.mu.Unlock()
+		if lost {
+			return 0
+		}
+		lefts := make([]time.Duration, len(t.in))
+		for i, m := range t.in {
+			lefts[i] = m.Validity(h.ctx)
+		}
+		if left := t.remains(lefts, h.r.quorum); left > 0 {
+			return left
+		}
+		h.r.mu.Lock()
+		same := h.terms == t
+		if same {
+			h.loseLocked()
+		}
+		h.r.mu.Unlock()
+		if same {
+			return 0
+		}
+	}
+}
+
+// loseLocked ends h: it is not valid any more.
+func (h *hold) loseLocked() {
+	if h.lost != nil || h.ended() {
+		return
+	}
+	switch t := h.terms; {
+	case !h.end.IsZero() && remaining(h.end) <= 0:
+		h.lost = fmt.Errorf("%w: %w", rlock.ErrLost, rlock.ErrMaxHold)
+	case !t.until.IsZero() && remaining(t.until) <= 0:
+		h.lost = fmt.Errorf("%w: its lease is over", rlock.ErrLost)
+	default:
+		h.lost = fmt.Errorf("%w: fewer than %d of %d servers are known to have it", rlock.ErrLost, h.r.quorum, len(h.r.members))
+	}
+	close(h.gone)
+	h.timer.Stop()
+	h.timer = time.AfterFunc(remembered, h.forget)
+	if h.kept {
+		h.wane()
+	}
+}
+
+// wane lets the nodes' holds end by themselves: their watchdogs would keep them until
+// the owner's Unlocks, which may never come. They last as long as a holder that was cut
+// off would have had, so that this one has time to stop. mu is held.
+func (h *hold) wane() {
+	q := &round{r: h.r, limit: h.wait}
+	q.judge = func() bool { return q.open() == 0 }
+	q.askLocked(h.ctx, h.terms.in, func(ctx context.Context, m *member) answer {
+		if h.r.hold(h.owner) != h {
+			return answer{} // given back, perhaps taken again: that is another one's
+		}
+		return answer{err: m.Extend(ctx, max(h.terms.left, 100*time.Millisecond))}
+	}, nil)
+}
+
+// lostError is what an operation of a lost hold's owner returns. mu is not held.
+func (h *hold) lostError() error {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	return h.lost
+}
+
+// ended tells whether the last Unlock has been made. mu is held.
+func (h *hold) ended() bool { return h.r.holds[h.owner] != h }
+
+// due looks at h when its validity should be over: watchdogs may have renewed it.
+func (h *hold) due() {
+	left := h.left()
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.lost == nil && !h.ended() {
+		h.timer.Reset(left)
+	}
+}
+
+// forget drops a lost hold whose Unlocks did not come.
+func (h *hold) forget() {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if !h.ended() {
+		h.endLocked()
+	}
+}
+
+// enter goes one deeper, if h is there still.
+func (h *hold) enter() bool {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.lost != nil || h.ended() {
+		return false
+	}
+	h.depth++
+	return true
+}
+
+// replace makes place for the next hold of the owner if the lease of h ran out, which
+// was agreed, or h has ended meanwhile.
+func (h *hold) replace() bool {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	switch {
+	case h.ended():
+	case h.terms.fixed && remaining(h.terms.until) <= 0:
+		h.endLocked()
+	default:
+		return false
+	}
+	return true
+}
+
+// adopt adds a node that granted h late. It reports false if there is no such h to
+// join: what was lost in between must not come back.
+func (h *hold) adopt(m *member) bool {
+	if h.left() == 0 {
+		return false
+	}
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.lost != nil || h.ended() {
+		return false
+	}
+	t := *h.terms
+	t.in = append(slices.Clip(t.in), m)
+	h.terms = &t
+	if h.watched {
+		h.watchLocked(m)
+	}
+	return true
+}
+
+// watch has h look at itself whenever a node's hold is lost.
+func (h *hold) watch() {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.watched || h.lost != nil || h.ended() {
+		return
+	}
+	h.watched = true
+	for _, m := range h.terms.in {
+		h.watchLocked(m)
+	}
+}
+
+// watchLocked starts a goroutine that ends with h, or with the node's hold.
+func (h *hold) watchLocked(m *member) {
+	go func() {
+		select {
+		case <-m.Lost(h.ctx):
+			h.left()
+		case <-h.gone:
+		case <-h.over:
+		}
+	}()
+}
+
+// endLocked gives h back at all its nodes. The next calls of its owner find nothing.
+func (h *hold) endLocked() *round {
+	delete(h.r.holds, h.owner)
+	h.timer.Stop()
+	close(h.over)
+	return h.r.releaseLocked(h.ctx, h.terms.in, h.wait)
+}

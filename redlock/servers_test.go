@@ -1,0 +1,161 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/rlock"
+)
+
+// minis are embedded servers, with a client for each.
+func minis(t *testing.T, n int) (all []*miniredis.Miniredis, clients []*rlock.Client) {
+	for range n {
+		m := redistest.StartMini(t)
+		all, clients = append(all, m), append(clients, clientOf(t, m))
+	}
+	return all, clients
+}
+
+func clientOf(t *testing.T, m *miniredis.Miniredis, opts ...rlock.Option) *rlock.Client {
+	c, err := rlock.New(redistest.NewClient(t, m.Addr()), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })
+	return c
+}
+
+func locksOf(name string, clients ...*rlock.Client) (all []rlock.Locker) {
+	for _, c := range clients {
+		all = append(all, c.NewLock(name))
+	}
+	return all
+}
+
+func patient() Option { return WithNodeTimeout(10 * time.Second) } // a loaded machine
+
+func TestNewRefusesTheSameClient(t *testing.T) {
+	ms, cs := minis(t, 2)
+	_, err := New(locksOf("x", cs[0], cs[1], cs[0]))
+	require.ErrorContains(t, err, "locks 1 and 3 are the same key")
+	_, err = New(append(locksOf("x", cs[0], cs[1]), cs[0].NewLock("y")))
+	require.NoError(t, err, "another key")
+	same := clientOf(t, ms[0], rlock.WithID(cs[1].ID()))
+	_, err = New(locksOf("x", cs[0], cs[1], same))
+	require.ErrorContains(t, err, "locks 2 and 3", "two clients with one ID")
+}
+
+// MULTI-7: the same server by two clients is found by the first Lock, which leaves
+// nothing behind. It is found out also when another owner of ours has it.
+func TestMULTI7_SameServerTwice(t *testing.T) {
+	ms, cs := minis(t, 4)
+	again := clientOf(t, ms[1])
+	r, err := New(locksOf("x", cs[0], cs[1], cs[2], again, cs[3]), patient())
+	require.NoError(t, err)
+	ctx := as(t, "o")
+	for range 3 {
+		err = r.Lock(ctx)
+		require.ErrorIs(t, err, errTwice)
+		require.Regexp(t, `node (2 of 5: the same server as node 4|4 of 5: the same server as node 2)`, err.Error())
+		require.Zero(t, r.Validity(ctx))
+		waitFree(t, ms)
+	}
+}
+
+// waitFree waits until no server has the lock: an Unlock does not wait for all.
+func waitFree(t *testing.T, ms []*miniredis.Miniredis) {
+	t.Helper()
+	for _, m := range ms {
+		require.Eventually(t, func() bool { return !m.Exists("x") }, 10*time.Second, time.Millisecond)
+	}
+}
+
+// Others at all servers are no reason to think that two are one.
+func TestDifferentServers(t *testing.T) {
+	ms, cs := minis(t, 3)
+	r, err := New(locksOf("x", cs...), patient())
+	require.NoError(t, err)
+	var others []*rlock.Client
+	for _, m := range ms {
+		others = append(others, clientOf(t, m))
+	}
+	other, err := New(locksOf("x", others...), patient())
+	require.NoError(t, err)
+	ctx := as(t, "o")
+	require.NoError(t, other.Lock(ctx))
+	got, err := r.TryLock(ctx, 0, 0)
+	require.NoError(t, err)
+	require.False(t, got)
+	require.NoError(t, other.Unlock(ctx))
+	waitFree(t, ms)
+	require.NoError(t, r.Lock(ctx))
+	for i, m := range ms {
+		require.Equal(t, "1", m.HGet("x", cs[i].ID()+":o"))
+	}
+	require.NoError(t, r.Unlock(ctx))
+}
+
+// Two objects over the same locks nest for one owner, and each gives back what it took.
+func TestTwoObjects(t *testing.T) {
+	ms, cs := minis(t, 3)
+	r, err := New(locksOf("x", cs...), patient())
+	require.NoError(t, err)
+	q, err := New(locksOf("x", cs...), patient())
+	require.NoError(t, err)
+	ctx := as(t, "o")
+	depth := func(want string) {
+		t.Helper()
+		for i, m := range ms {
+			require.Eventually(t, func() bool { return m.HGet("x", cs[i].ID()+":o") == want }, 10*time.Second, time.Millisecond)
+		}
+	}
+	require.NoError(t, r.Lock(ctx))
+	require.NoError(t, q.Lock(ctx))
+	depth("2")
+	got, err := q.TryLock(as(t, "other"), 0, 0)
+	require.NoError(t, err)
+	require.False(t, got)
+	require.NoError(t, r.Unlock(ctx))
+	depth("1")
+	require.Positive(t, q.Validity(ctx))
+	require.Zero(t, r.Validity(ctx))
+	require.NoError(t, q.Unlock(ctx))
+	depth("")
+}
+
+// What rlock reports before anything is sent comes from all members.
+func TestMemberErrors(t *testing.T) {
+	_, cs := minis(t, 3)
+	r, err := New(locksOf("", cs...), patient())
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Lock(t.Context()), rlock.ErrInvalidName)
+	r, err = New(locksOf("x", cs...), patient())
+	require.NoError(t, err)
+	err = r.Lock(rlock.WithOwner(t.Context(), "not legal"))
+	require.ErrorIs(t, err, rlock.ErrInvalidOwner)
+	var e *rlock.Error
+	require.True(t, errors.As(err, &e))
+	require.Equal(t, "x", e.Lock)
+}
+
+// A client that closes takes its vote away; the holder is told with the majority.
+func TestClosedClients(t *testing.T) {
+	_, cs := minis(t, 3)
+	r, err := New(locksOf("x", cs...), patient())
+	require.NoError(t, err)
+	ctx := as(t, "o")
+	require.NoError(t, r.Lock(ctx))
+	lost := r.Lost(ctx)
+	require.NoError(t, cs[0].Close(ctx))
+	require.Positive(t, r.Validity(ctx))
+	require.NoError(t, cs[1].Close(ctx))
+	<-lost
+	err = r.Unlock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.ErrorIs(t, r.Lock(ctx), rlock.ErrClosed)
+}

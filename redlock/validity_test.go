@@ -1,0 +1,102 @@
+package redlock
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/relock-go/relock/rlock"
+)
+
+// noDeadline hides the method Deadline, which a bubble does not allow.
+type noDeadline struct{ rapid.TB }
+
+// MULTI-2: the arithmetic of validity, over waits, leases and delays. Whatever happens,
+// a hold is valid for lease - elapsed - drift at most, counted from before the first
+// request of the attempt that got it and not of those before it, and is over, locally,
+// before fewer than a majority of the servers have it.
+func TestMULTI2_Validity(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rapid.Check(noDeadline{t}, func(t *rapid.T) {
+			defer time.Sleep(time.Minute) // what is open ends
+			n := rapid.SampledFrom([]int{3, 5, 7}).Draw(t, "n")
+			lease := time.Duration(rapid.IntRange(3, 20_000).Draw(t, "lease ms")) * time.Millisecond
+			wait := time.Duration(rapid.IntRange(0, 3000).Draw(t, "wait ms")) * time.Millisecond
+			factor := rapid.SampledFrom([]float64{0, 0.01, 0.1}).Draw(t, "drift")
+			timeout := time.Duration(rapid.IntRange(1, 200).Draw(t, "node timeout ms")) * time.Millisecond
+			all := servers(n)
+			delays := make([]time.Duration, n)
+			for i, s := range all {
+				delays[i] = time.Duration(rapid.IntRange(0, 300).Draw(t, fmt.Sprint("delay ms ", i))) * time.Millisecond
+				s.delay(delays[i])
+				if taken := rapid.IntRange(-2000, 2000).Draw(t, fmt.Sprint("taken ms ", i)); taken > 0 {
+					s.take("other", time.Duration(taken)*time.Millisecond)
+				}
+			}
+			f := redlockOn(t, "a", all, WithNodeTimeout(timeout), WithDriftFactor(factor))
+			f.proved = rapid.Bool().Draw(t, "not the first")
+			ctx := rlock.WithOwner(t.Context(), "o")
+			drift := time.Duration(float64(lease)*factor) + 2*time.Millisecond
+
+			begin := time.Now()
+			got, err := f.TryLock(ctx, wait, lease)
+			if took := time.Since(begin); took > max(wait, mostLate*timeout) {
+				t.Fatalf("it took %v", took)
+			}
+			if lease <= drift {
+				require.ErrorIs(t, err, rlock.ErrInvalidLease)
+				return
+			}
+			if err == nil && !got || err != nil {
+				require.Zero(t, f.Validity(ctx))
+				time.Sleep(2 * time.Second)
+				require.Zero(t, slices.Max(f.held("o")), "everything is given back")
+				return
+			}
+			// The servers count from the arrival, half a delay after the start.
+			left, now := f.Validity(ctx), time.Now()
+			slices.Sort(delays)
+			settled := delays[f.quorum-1] // no majority is in before
+			require.LessOrEqual(t, left, lease-settled-drift)
+			if timeout >= delays[n-1] {
+				require.GreaterOrEqual(t, left, lease-delays[n-1]-drift, "the wait is not counted")
+			}
+			require.LessOrEqual(t, f.proven(now), lease)
+			require.LessOrEqual(t, left, f.proven(now), "it ends here first")
+
+			if rapid.Bool().Draw(t, "extend") {
+				longer := time.Duration(rapid.IntRange(3, 20_000).Draw(t, "longer ms")) * time.Millisecond
+				drift := time.Duration(float64(longer)*factor) + 2*time.Millisecond
+				asked := time.Now()
+				if err := f.Extend(ctx, longer); err == nil {
+					require.Less(t, time.Since(asked), left, "only before the old deadline")
+					left, now = f.Validity(ctx), time.Now()
+					require.LessOrEqual(t, left, longer-now.Sub(asked)-drift)
+					require.LessOrEqual(t, left, f.proven(now))
+				} else {
+					require.LessOrEqual(t, f.Validity(ctx), max(0, left-time.Since(asked)))
+				}
+			}
+			time.Sleep(f.Validity(ctx))
+			require.Zero(t, f.Validity(ctx))
+			require.ErrorIs(t, f.Unlock(ctx), rlock.ErrLost)
+		})
+	})
+}
+
+// proven is for how long a majority of the servers has it.
+func (f *fakes) proven(now time.Time) time.Duration {
+	var lefts []time.Duration
+	for i, s := range f.servers {
+		s.mu.Lock()
+		if s.holder == f.locks[i].client+":o" {
+			lefts = append(lefts, s.until.Sub(now))
+		}
+		s.mu.Unlock()
+	}
+	return majority(lefts, f.quorum)
+}
