@@ -91,12 +91,27 @@ func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease 
 			return false, a.err
 		}
 		tried, late, failed = true, 0, a.err
-		pause := time.NewTimer(r.opt.retryDelay())
-		select {
-		case <-pause.C:
-		case <-bound.Done():
-			pause.Stop()
+		r.pause(bound, r.opt.limit(lease))
+	}
+}
+
+// pause waits a random time, or until bound is over. An attempt that takes as long as
+// limit has to fit in before that, and be noticed: what is open at the end is an error.
+func (r *RedLock) pause(bound context.Context, limit time.Duration) {
+	d := r.opt.retryDelay()
+	if end, ok := bound.Deadline(); ok {
+		last := time.Until(end) - limit - limit/4
+		if last <= 0 {
+			<-bound.Done()
+			return
 		}
+		d = min(d, last)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-bound.Done():
 	}
 }
 

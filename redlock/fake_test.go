@@ -191,6 +191,7 @@ func (l *fakeLock) Validity(ctx context.Context) time.Duration {
 func (l *fakeLock) Lost(ctx context.Context) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.calls["lost"]++
 	if h := l.holds[rlock.OwnerOf(ctx)]; h != nil {
 		return h.lost
 	}

@@ -132,6 +132,7 @@ func (r *RedLock) LockLease(ctx context.Context, lease time.Duration) error {
 // several who want the lock at the same moment can split the servers among them.
 // ErrRestarted: rlock.WithRestartGuard was what kept the last attempt from a majority.
 // An attempt that is still unanswered when the wait is over is ErrUnsettled, and undone.
+// None but the first begins so late that it could be.
 func (r *RedLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	return r.acquire(ctx, "trylock", wait, lease)
 }
