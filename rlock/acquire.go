@@ -82,11 +82,17 @@ func (e *entry) answered(f *flight, r reply) {
 	switch f.verdict {
 	case record.Granted:
 		e.line(w).Leave(&w.place)
-		e.gate.Taken(time.Now())
+		if !e.again {
+			e.gate.Taken(time.Now())
+		}
+		e.again = false
 		w.hold = e.enter(f.q.Hold, w, r.token)
 		e.endTurn()
 	case record.Undo:
 		f.settle()
+		if w.stand != nil { // what it stands under goes
+			e.leaveQueue(w)
+		}
 		e.gate.Taken(time.Now())
 		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned() && f.err == nil, nil)
 		return
@@ -96,8 +102,12 @@ func (e *entry) answered(f *flight, r reply) {
 		}
 		if e.leads(w) { // noted at once: a release may come next
 			e.refused(w, r.left)
-			if f.woken != e.woken { // the answer may be older than what woke it
-				e.wakeHead()
+			switch { // the answer may be older than what woke it
+			case f.woken == e.woken:
+			case w.stand == nil:
+				e.wakeGate()
+			case e.fairs.First() == &w.place:
+				w.own.asked = time.Time{}
 			}
 		}
 		e.endTurn()

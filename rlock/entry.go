@@ -44,6 +44,7 @@ type traffic struct {
 	}
 
 	ears             // of the head of the gate
+	again  bool      // the lock went from one of this process to the next through Redis
 	found  uint64    // how often the lock was found taken, or given to one of ours
 	woken  uint64    // how often the head was told to ask at once
 	young  time.Time // the restart guard refused the latest attempt, until then; zero: it did not

@@ -83,7 +83,8 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 	for {
 		c := e.c
 		w := e.next(from, pass)
-		limited := pass && w == nil && from.Half != record.Read && e.gate.First() != nil
+		own := pass && w == nil && !from.Fair && e.gate.First() != nil // it will ask at once
+		limited := own && !e.gate.MayPass(c.opt.handoffPasses, c.opt.handoffTime, time.Now())
 		var q *record.Request
 		if w != nil {
 			q = e.rec.Pass(from, w.want(), c.clock())
@@ -133,11 +134,15 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			e.left(f, nil, nil)
 			switch {
 			case r.others: // the last of those tells them
-			case from.Fair: // those who queue in Redis were told there
-				e.wakeGate()
 			case limited:
 				e.yield(r.told) // those of this process had their share
+			case from.Fair: // those who queue in Redis were told there
+				e.wakeGate()
 			default:
+				if own { // a run of readers after a writer, say, is a pass like any other
+					e.gate.Passed()
+					e.again = true
+				}
 				e.wakeHead()
 			}
 			e.unfollow()
@@ -151,6 +156,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			e.left(f, w, nil)
 			return
 		case record.Undo: // w has left, or the answer came too late for it
+			if w.stand != nil { // what it stands under goes
+				e.leaveQueue(w)
+			}
 			e.left(f, nil, nil)
 			f, from, pass = nil, q.Hold, q.Abandoned() && w.err == nil
 		default:

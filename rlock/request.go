@@ -89,7 +89,7 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	case q.RW():
 		s, words = e.rwWords(q, words)
 	case fair && q.Op != record.Keep || q.Hold == nil && e.sweepsQueue():
-		s, words, numKeys = e.fairWords(q, words)
+		s, words, numKeys = e.fairWords(q, words, names.channel)
 	default:
 		if q.Want.Token {
 			words, numKeys = append(words, script.TokenKey(e.key)), 2
@@ -184,8 +184,8 @@ func (e *entry) writerField(owner string) string {
 
 // fairWords are the words of a request that the queue has a part in; words has the
 // lock's key.
-func (e *entry) fairWords(q *record.Request, words []any) (*script.Script, []any, int) {
-	queue, scores, channel := script.QueueKey(e.key), script.ScoresKey(e.key), e.keys().channel
+func (e *entry) fairWords(q *record.Request, words []any, channel any) (*script.Script, []any, int) {
+	queue, scores := script.QueueKey(e.key), script.ScoresKey(e.key)
 	switch q.Op {
 	case record.Acquire:
 		at, passed := q.Want.Stand, time.Duration(0)

@@ -234,6 +234,7 @@ func (e *entry) pause(w *waiter) time.Duration {
 // until that is over, and never longer than the recheck bound.
 func (e *entry) refused(w *waiter, left time.Duration) {
 	e.found++
+	e.again = false
 	at, sleep := e.hears(w), e.c.opt.recheck
 	if w.stand != nil {
 		sleep = min(sleep, e.c.opt.heartbeat(w.stand))
