@@ -89,7 +89,11 @@ func onEach(t *testing.T, f func(t *testing.T, kind topology)) {
 // would have been answered NOSCRIPT.
 func (r *rig) load(t testing.TB) {
 	t.Helper()
-	for _, s := range []*script.Script{script.Acquire, script.Keep, script.Release, script.Pass, script.Renew, script.Force} {
+	for _, s := range []*script.Script{
+		script.Acquire, script.Keep, script.Release, script.Pass, script.Renew, script.Force,
+		script.FairAcquire, script.FairRelease, script.FairPass, script.FairLeave,
+		script.RWAcquire, script.RWKeep, script.RWRelease, script.RWPass, script.RWRenew, script.RWForce,
+	} {
 		r.loadText(t, s.Text)
 	}
 }
