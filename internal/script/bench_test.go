@@ -18,8 +18,10 @@ type bench struct {
 	rdb  *redis.Client
 	run  *Runner
 	key  string
-	tell *redis.PubSub // of the key's channel
-	mini bool          // a miniredis, which is less strict
+	mini bool // a miniredis, which is less strict
+
+	channel string        // of the key
+	tell    *redis.PubSub // subscribed to it
 }
 
 // onEach runs test on miniredis and on a real Redis.
@@ -36,11 +38,17 @@ func onEach(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, rdb *redis.Client) *bench {
 	b := &bench{t: t, rdb: rdb, run: &Runner{Client: rdb}, key: "myLock"}
-	b.tell = rdb.Subscribe(t.Context(), Channel(b.key))
-	t.Cleanup(func() { _ = b.tell.Close() })
-	_, err := b.tell.Receive(t.Context())
-	require.NoError(t, err)
+	b.listen(Channel(b.key))
 	return b
+}
+
+// listen has stands check the messages on a channel, and no other.
+func (b *bench) listen(channel string) {
+	b.t.Helper()
+	b.channel, b.tell = channel, b.rdb.Subscribe(b.t.Context(), channel)
+	b.t.Cleanup(func() { _ = b.tell.Close() })
+	_, err := b.tell.Receive(b.t.Context())
+	require.NoError(b.t, err)
 }
 
 // The scripts by name. TTLs are in milliseconds.
@@ -122,7 +130,7 @@ const forever = -1 * time.Nanosecond // PTTL without expiry, as go-redis gives i
 func (b *bench) stands(fields map[string]string, ttl time.Duration, messages ...string) {
 	b.t.Helper()
 	ctx := b.t.Context()
-	require.NoError(b.t, b.rdb.Publish(ctx, Channel(b.key), "end").Err())
+	require.NoError(b.t, b.rdb.Publish(ctx, b.channel, "end").Err())
 	var told []string
 	for {
 		m, err := b.tell.ReceiveMessage(ctx)

@@ -62,10 +62,10 @@ if own < size or mine == 0 and head and head ~= ARGV[2] then
   if score then
     score = math.max(score, math.min(score + ARGV[5], now + ARGV[6]))
   else
-    local last = redis.call('lindex', KEYS[2], -1)
-    local before = last and last ~= ARGV[2] and tonumber(redis.call('zscore', KEYS[3], last) or nil)
-    score = (before or now + math.max(left, 0)) + wait
     redis.call('lrem', KEYS[2], 0, ARGV[2])
+    local last = redis.call('lindex', KEYS[2], -1)
+    local before = last and tonumber(redis.call('zscore', KEYS[3], last) or nil)
+    score = (before or now + math.max(left, 0)) + wait
     redis.call('rpush', KEYS[2], ARGV[2])
   end
   redis.call('zadd', KEYS[3], string.format('%.0f', score), ARGV[2])
