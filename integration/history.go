@@ -35,10 +35,19 @@ type Op struct {
 	Owner  string // unique over all processes
 	Call   int64
 	Return int64
+	Mode   string `json:",omitempty"` // "read" or "write": the half of a read-write lock
+	Token  uint64 `json:",omitempty"` // of an Acquired of a fenced lock
 }
 
 func (o Op) String() string {
-	return fmt.Sprintf("%s %s by %s [%d, %d]", o.Kind, o.Lock, o.Owner, o.Call, o.Return)
+	what := fmt.Sprintf("%s %s by %s [%d, %d]", o.Kind, o.Lock, o.Owner, o.Call, o.Return)
+	if o.Mode != "" {
+		what += ", " + o.Mode
+	}
+	if o.Token > 0 {
+		what += fmt.Sprintf(", token %d", o.Token)
+	}
+	return what
 }
 
 // Recorder collects the operations of one process; any goroutine may use it.
@@ -72,29 +81,43 @@ func (r *Recorder) Ops() []Op {
 	return slices.Clone(r.ops)
 }
 
-// lockState is a lock in the model: who holds it, and how deep.
+// lockState is a lock in the model: who holds it, how deep and with which token, and
+// the latest token that there was.
 type lockState struct {
-	owner string
-	depth int
+	owner       string
+	depth       int
+	token, last uint64
 }
 
-// lockModel is one reentrant lock.
+// enter is an acquisition of a lock that is free, or held by its owner. Tokens rise from
+// hold to hold, and stay within one; one may be drawn inside a hold that has none.
+func (s lockState) enter(op Op) (bool, lockState) {
+	next := lockState{op.Owner, s.depth + 1, s.token, s.last}
+	if op.Token == 0 || s.depth > 0 && op.Token == s.token {
+		return true, next
+	}
+	next.token, next.last = op.Token, op.Token
+	return s.token == 0 && op.Token > s.last, next
+}
+
+// lockModel is one reentrant lock, fenced or not.
 var lockModel = porcupine.Model{
 	Init: func() any { return lockState{} },
 	Step: func(state, input, _ any) (bool, any) {
 		s, op := state.(lockState), input.(Op)
 		switch op.Kind {
 		case Acquired:
-			return s.depth == 0 || s.owner == op.Owner, lockState{op.Owner, s.depth + 1}
+			ok, next := s.enter(op)
+			return ok && (s.depth == 0 || s.owner == op.Owner), next
 		case Refused:
 			return s.depth > 0 && s.owner != op.Owner, s
 		case Released:
 			if s.depth == 1 {
-				return s.owner == op.Owner, lockState{}
+				return s.owner == op.Owner, lockState{last: s.last}
 			}
-			return s.depth > 0 && s.owner == op.Owner, lockState{s.owner, s.depth - 1}
+			return s.depth > 0 && s.owner == op.Owner, lockState{s.owner, s.depth - 1, s.token, s.last}
 		case Lost:
-			return s.depth > 0 && s.owner == op.Owner, lockState{}
+			return s.depth > 0 && s.owner == op.Owner, lockState{last: s.last}
 		}
 		return false, s
 	},
@@ -103,7 +126,7 @@ var lockModel = porcupine.Model{
 
 // CheckMutex judges a history: nil when a single lock of each name could have
 // answered like this, one operation after the other, each between its call and
-// its return. limit bounds the search; to run out of it is an error as well.
+// its return; of a fenced lock, with tokens that rise from hold to hold. limit bounds the search; to run out of it is an error as well.
 func CheckMutex(ops []Op, limit time.Duration) error {
 	return checkMutex(ops, limit, chunkSize)
 }
@@ -217,21 +240,32 @@ func narrow(ops []Op) error {
 }
 
 // split cuts the operations on one lock into parts of at least size, at times
-// when none was under way and it is plain who holds the lock. What follows begins with acquisitions by that
-// holder.
+// when none was under way and it is plain who holds the lock. What follows begins with
+// acquisitions by that holder, after a hold with the latest token before.
 func split(ops []Op, size int) [][]Op {
 	slices.SortStableFunc(ops, func(a, b Op) int { return cmp.Compare(a.Call, b.Call) })
 	var chunks [][]Op
 	var chunk []Op
-	depth := make(map[string]int)
+	depth, tokens, last := make(map[string]int), make(map[string]uint64), uint64(0)
 	end := int64(math.MinInt64)
 	for _, op := range ops {
 		if len(chunk) >= size && end < op.Call && len(depth) <= 1 {
 			chunks, chunk = append(chunks, chunk), nil
+			seed := Op{Kind: Acquired, Lock: op.Lock, Call: end, Return: end}
+			before := last
 			for owner, n := range depth {
-				for range n {
-					chunk = append(chunk, Op{Kind: Acquired, Lock: op.Lock, Owner: owner, Call: end, Return: end})
+				if tokens[owner] == last {
+					before = 0 // it is the holder's
 				}
+				seed.Owner, seed.Token = owner, tokens[owner]
+				for range n {
+					chunk = append(chunk, seed)
+				}
+			}
+			if before > 0 {
+				earlier := Op{Kind: Acquired, Lock: op.Lock, Owner: "before", Call: end - 2, Return: end - 2, Token: before}
+				gone := Op{Kind: Released, Lock: op.Lock, Owner: "before", Call: end - 1, Return: end - 1}
+				chunk = append([]Op{earlier, gone}, chunk...)
 			}
 		}
 		chunk = append(chunk, op)
@@ -239,6 +273,9 @@ func split(ops []Op, size int) [][]Op {
 		switch op.Kind {
 		case Acquired:
 			depth[op.Owner]++
+			if op.Token > 0 {
+				tokens[op.Owner], last = op.Token, max(last, op.Token)
+			}
 		case Released:
 			depth[op.Owner]--
 		case Lost:
@@ -246,6 +283,7 @@ func split(ops []Op, size int) [][]Op {
 		}
 		if depth[op.Owner] <= 0 { // below it, the chunk that it is in is bad
 			delete(depth, op.Owner)
+			delete(tokens, op.Owner)
 		}
 	}
 	return append(chunks, chunk)

@@ -15,6 +15,12 @@ func op(kind OpKind, owner string, call, ret int64) Op {
 	return Op{Kind: kind, Lock: "l", Owner: owner, Call: call, Return: ret}
 }
 
+// drew is o with a token.
+func drew(o Op, token uint64) Op {
+	o.Token = token
+	return o
+}
+
 func TestCheckMutex(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -37,6 +43,13 @@ func TestCheckMutex(t *testing.T) {
 		{"released by a stranger", []Op{op(Acquired, "a", 1, 2), op(Released, "b", 3, 4)}, "no lock can"},
 		{"released twice", []Op{op(Acquired, "a", 1, 2), op(Released, "a", 3, 4), op(Released, "a", 5, 6)}, "no lock can"},
 		{"refused while free", []Op{op(Refused, "a", 1, 2)}, "no lock can"},
+		{"tokens rise", []Op{drew(op(Acquired, "a", 1, 2), 7), op(Released, "a", 3, 4), drew(op(Acquired, "b", 1, 5), 9), op(Released, "b", 6, 7)}, ""},
+		{"a nested Lock has the token of the hold", []Op{drew(op(Acquired, "a", 1, 2), 7), drew(op(Acquired, "a", 3, 4), 7), op(Released, "a", 5, 6)}, ""},
+		{"a token drawn inside a hold without", []Op{drew(op(Acquired, "b", 1, 2), 7), op(Released, "b", 3, 4), op(Acquired, "a", 5, 6), drew(op(Acquired, "a", 7, 8), 9)}, ""},
+		{"a token again", []Op{drew(op(Acquired, "a", 1, 2), 7), op(Released, "a", 3, 4), drew(op(Acquired, "b", 1, 5), 7)}, "no lock can"},
+		{"a lower token", []Op{drew(op(Acquired, "a", 1, 2), 7), op(Lost, "a", 3, 4), drew(op(Acquired, "b", 1, 5), 6)}, "no lock can"},
+		{"another token inside a hold", []Op{drew(op(Acquired, "a", 1, 2), 7), drew(op(Acquired, "a", 3, 4), 8)}, "no lock can"},
+		{"a lower token after holds without", []Op{drew(op(Acquired, "a", 1, 2), 7), op(Released, "a", 3, 4), op(Acquired, "b", 5, 6), op(Released, "b", 7, 8), drew(op(Acquired, "b", 9, 10), 6)}, "no lock can"},
 		{"backwards", []Op{op(Acquired, "a", 2, 1)}, "ends before it begins"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,6 +104,9 @@ func TestCheckMutexAgreesWithPlainSearch(t *testing.T) {
 			kind := kinds[rng.IntN(len(kinds))]
 			o := op(kind, owner, max(free[owner], now-rng.Int64N(25)), 0)
 			o.Return = max(o.Call, now) + rng.Int64N(8)
+			if kind == Acquired && seed%2 == 0 {
+				o.Token = []uint64{0, state.token, state.last + 1, state.last}[rng.IntN(4)]
+			}
 			ok, next := lockModel.Step(state, o, nil)
 			if !ok && rng.IntN(20) > 0 {
 				continue
