@@ -144,6 +144,20 @@ func (d *deployment) listeners(ctx context.Context, channel string) (plain, shar
 	return plain, sharded, nil
 }
 
+// heard are the channels with that text in them that somebody listens to, of either
+// kind.
+func (d *deployment) heard(ctx context.Context, text string) (all []string, err error) {
+	for _, node := range d.nodes {
+		channels, failed := node.PubSubChannels(ctx, "*"+text+"*").Result()
+		all, err = append(all, channels...), errors.Join(err, failed)
+		if d.cluster != nil {
+			channels, failed = node.PubSubShardChannels(ctx, "*"+text+"*").Result()
+			all, err = append(all, channels...), errors.Join(err, failed)
+		}
+	}
+	return all, err
+}
+
 // keys are those with that text in them: a few hundred stand there at most.
 func (d *deployment) keys(ctx context.Context, text string) (all []string, err error) {
 	for _, node := range d.nodes {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,7 @@ var kinds = []struct {
 	cells []cell
 }{
 	{"lock", lockCells},
+	{"fair", fairCells},
 }
 
 // TestRedisson is all that shares the JVM: it takes seconds to start and to
@@ -41,6 +44,8 @@ func TestRedisson(t *testing.T) {
 		t.Run("peer", func(t *testing.T) { testPeer(t, h) })
 		t.Run("recorded", func(t *testing.T) { testRecorded(t, h) })
 		t.Run("interrupted", func(t *testing.T) { testInterrupted(t, h) })
+		t.Run("quiet in the queue", func(t *testing.T) { testQuiet(t, h) })
+		t.Run("dead head of the queue", func(t *testing.T) { testDeadHead(t, h) })
 
 		// These load the machine, so they run alone.
 		t.Run("contention of processes", func(t *testing.T) { testProcesses(t, h, 8*time.Second) })
@@ -148,7 +153,13 @@ const (
 // party opens a client of s and returns an owner of it.
 func (m *match) party(s side, watchdog time.Duration) party {
 	m.Helper()
-	return s.open(m.T, watchdog).party(m.T, m.kind, m.key)
+	return m.partyAt(m.kind, s, watchdog)
+}
+
+// partyAt is party for a lock of that kind.
+func (m *match) partyAt(kind string, s side, watchdog time.Duration) party {
+	m.Helper()
+	return s.open(m.T, watchdog).party(m.T, kind, m.key)
 }
 
 // pair is one owner on each side.
@@ -162,14 +173,30 @@ func (m *match) fields() map[string]string {
 	m.Helper()
 	all, err := m.rdb.HGetAll(m.ctx, m.key).Result()
 	require.NoError(m, err)
-	return all
+	fields := map[string]string{}
+	for field, value := range all {
+		fields[bare(field)] = value
+	}
+	require.Len(m, fields, len(all), "one owner stands there twice: %v", all)
+	return fields
 }
 
 // isHash checks that p alone holds the lock in Redis, so many times.
 func (m *match) isHash(p party, depth string) {
 	m.Helper()
-	require.Equal(m, map[string]string{p.field(): depth}, m.fields())
+	want := map[string]string{p.field(): depth}
+	if p.kind() == "read" || p.kind() == "write" {
+		want["mode"] = p.kind()
+	}
+	require.Equal(m, want, m.fields())
 }
+
+// relock puts a number behind an owner whose field a request that was given up may
+// still write.
+var number = regexp.MustCompile(`\.\d+(:write)?$`)
+
+// bare is a field as party.field has it.
+func bare(field string) string { return number.ReplaceAllString(field, "$1") }
 
 // pttl is what is left of the lock's key; 0 when there is none.
 func (m *match) pttl() time.Duration {
@@ -180,12 +207,28 @@ func (m *match) pttl() time.Duration {
 	return max(d, 0)
 }
 
-// subscribers is how many clients listen for the lock's release.
-func (m *match) subscribers() int64 {
+// channels are those of the lock that somebody listens to: a fair lock has one for
+// each waiter.
+func (m *match) channels() []string {
 	m.Helper()
-	plain, sharded, err := m.listeners(m.ctx, script.Channel(m.key))
+	all, err := m.heard(m.ctx, m.key)
 	require.NoError(m, err)
-	return plain + sharded
+	return all
+}
+
+// listens tells whether p, which sleeps, is told when it may come in.
+func (m *match) listens(p party) bool {
+	m.Helper()
+	all := m.channels()
+	switch p.kind() {
+	case "spin": // it polls
+		return true
+	case "fair":
+		return slices.Contains(m.queue(), p.field()) && slices.ContainsFunc(all, func(c string) bool {
+			return bare(c) == script.TurnChannel(script.Channel(m.key), p.field())
+		})
+	}
+	return len(all) > 0
 }
 
 // waitLimit bounds every wait for a condition. It is reached only when a test
@@ -224,7 +267,7 @@ func (m *match) waits(p party) <-chan outcome {
 	m.Helper()
 	require.False(m, p.asleep())
 	got := begin(func() error { return p.lock(0) })
-	m.eventually(func() bool { return p.asleep() && m.subscribers() > 0 }, fmt.Sprintf("%v waits", p))
+	m.eventually(func() bool { return p.asleep() && m.listens(p) }, fmt.Sprintf("%v waits", p))
 	return got
 }
 

@@ -45,6 +45,8 @@ type peer interface {
 // party is an owner and a lock. It is for one goroutine at a time, but interrupt
 // and asleep, which are for others while it waits.
 type party interface {
+	kind() string
+	as(kind string) party           // the same owner, at a lock of that kind and the same name
 	field() string                  // the owner's field in the lock's hash
 	lock(lease time.Duration) error // lease 0: kept by the watchdog
 	tryLock(wait, lease time.Duration) (bool, error)
@@ -150,7 +152,23 @@ type javaParty struct {
 
 func (j *javaParty) String() string { return "java" }
 
-func (j *javaParty) field() string { return j.peer.uuid + ":" + strconv.FormatInt(j.thread, 10) }
+func (j *javaParty) kind() string { return j.about["kind"] }
+
+func (j *javaParty) as(kind string) party {
+	return &javaParty{peer: j.peer, about: j.about.with("kind", kind), thread: j.thread}
+}
+
+func (j *javaParty) field() string {
+	return fieldOf(j.kind(), j.peer.uuid+":"+strconv.FormatInt(j.thread, 10))
+}
+
+// fieldOf is an owner's field in the hash of a lock of that kind.
+func fieldOf(kind, owner string) string {
+	if kind == "write" {
+		return owner + ":write"
+	}
+	return owner
+}
 
 func (j *javaParty) do(value any, op string, more ...string) error {
 	_, err := j.peer.side.call(j.about.with(append(more, "op", op)...), value)
@@ -196,11 +214,9 @@ func (j *javaParty) ttl() (time.Duration, error) {
 
 func (j *javaParty) interrupt() { <-j.peer.side.send(j.about.with("op", "interrupt")) }
 
-// asleep: a Java thread waits with a limit for messages only. For the server's
-// answers it waits without.
 func (j *javaParty) asleep() bool {
-	state, err := ask[string](j, "state")
-	return err == nil && state == "TIMED_WAITING"
+	asleep, err := ask[bool](j, "asleep")
+	return err == nil && asleep
 }
 
 // tally is what came of a contention.
@@ -257,21 +273,55 @@ type goPeer struct {
 	waiting sync.Map // owners that found the lock taken
 }
 
-func (p *goPeer) party(t testing.TB, kind, name string) party {
+func (p *goPeer) party(t testing.TB, kind, name string) party { return p.worker(t, kind, name) }
+
+// owner is a worker at a plain lock.
+func (p *goPeer) owner(t testing.TB, name string) *goParty {
 	t.Helper()
-	require.Equal(t, "lock", kind, "the only kind so far")
-	return p.owner(t, name)
+	return p.worker(t, "lock", name)
 }
 
-func (p *goPeer) owner(t testing.TB, name string) *goParty {
+func (p *goPeer) worker(t testing.TB, kind, name string) *goParty {
+	t.Helper()
 	owner := rlock.NewOwner()
-	return &goParty{peer: p, l: p.c.NewLock(name), owner: owner, ctx: rlock.WithOwner(context.Background(), owner)}
+	g := &goParty{peer: p, about: kind, owner: owner, ctx: rlock.WithOwner(context.Background(), owner)}
+	g.l = p.lock(kind, name)
+	return g
+}
+
+// goLock is what all kinds of locks of relock's can do.
+type goLock interface {
+	rlock.Locker
+	ForceUnlock(ctx context.Context) (bool, error)
+	HoldCount(ctx context.Context) (int, error)
+	IsLocked(ctx context.Context) (bool, error)
+	IsHeld(ctx context.Context) (bool, error)
+	TTL(ctx context.Context) (time.Duration, error)
+}
+
+func (p *goPeer) lock(kind, name string) goLock {
+	switch kind {
+	case "lock":
+		return p.c.NewLock(name)
+	case "fair":
+		return p.c.NewFairLock(name)
+	case "read":
+		return p.c.NewReadWriteLock(name).ReadLock()
+	case "write":
+		return p.c.NewReadWriteLock(name).WriteLock()
+	case "fenced":
+		return p.c.NewFencedLock(name)
+	case "spin":
+		return p.c.NewSpinLock(name)
+	}
+	panic("bug: no such kind: " + kind)
 }
 
 // goParty is an owner of relock's.
 type goParty struct {
 	peer  *goPeer
-	l     *rlock.Lock
+	about string // the kind of l
+	l     goLock
 	owner rlock.Owner
 	ctx   context.Context
 
@@ -282,7 +332,13 @@ type goParty struct {
 
 func (g *goParty) String() string { return "go" }
 
-func (g *goParty) field() string { return g.peer.c.ID() + ":" + string(g.owner) }
+func (g *goParty) kind() string { return g.about }
+
+func (g *goParty) as(kind string) party {
+	return &goParty{peer: g.peer, about: kind, l: g.peer.lock(kind, g.l.Name()), owner: g.owner, ctx: g.ctx}
+}
+
+func (g *goParty) field() string { return fieldOf(g.kind(), g.peer.c.ID()+":"+string(g.owner)) }
 
 func (g *goParty) lock(lease time.Duration) error {
 	ctx, cancel := context.WithTimeout(g.ctx, answerLimit)

@@ -31,7 +31,7 @@ final class Main {
                     worker.interrupt();
                     answers.value(command, worker.getId(), true);
                 }
-                case "state" -> answers.value(command, worker.getId(), worker.getState().name());
+                case "asleep" -> answers.value(command, worker.getId(), worker.isAsleep());
                 default -> worker.add(command);
             }
         }

@@ -1,7 +1,9 @@
 package relock.peer;
 
+import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
 
 /**
  * A thread that runs the commands given to its name, one after the other. A lock belongs to a thread, so what one
@@ -22,6 +24,17 @@ final class Worker extends Thread {
 
     void add(Command command) {
         commands.add(command);
+    }
+
+    /**
+     * Whether its command waits until a message comes or, at a lock that is polled, until it is time. Redisson waits at
+     * a semaphore for messages; for answers and subscriptions, which may take long too, it waits elsewhere.
+     */
+    boolean isAsleep() {
+        StackTraceElement[] stack = getStackTrace();
+        return getState() == State.TIMED_WAITING && Arrays.stream(stack).anyMatch(frame ->
+                frame.getClassName().equals(Semaphore.class.getName())
+                        || frame.getClassName().equals(Thread.class.getName()) && frame.getMethodName().equals("sleep"));
     }
 
     @Override
