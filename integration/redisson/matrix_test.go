@@ -32,6 +32,7 @@ var kinds = []struct {
 }{
 	{"lock", lockCells},
 	{"fair", fairCells},
+	{"write", writeCells},
 }
 
 // TestRedisson is all that shares the JVM: it takes seconds to start and to
