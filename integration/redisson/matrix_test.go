@@ -33,6 +33,9 @@ var kinds = []struct {
 	{"lock", lockCells},
 	{"fair", fairCells},
 	{"write", writeCells},
+	{"fenced", fencedCells},
+	{"spin", spinCells},
+	{"mixed", mixedCells},
 }
 
 // TestRedisson is all that shares the JVM: it takes seconds to start and to
