@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +16,12 @@ const (
 	// A wait for a later member, while those before it are held, is between these.
 	shortestWait, longestWait = 100 * time.Millisecond, 300 * time.Millisecond
 
+	// The same where one before it has the same key, on another server.
+	shortestTie, longestTie = time.Millisecond, 10 * time.Millisecond
+
 	// A pause with nothing held is between these: long enough for whoever waits for
 	// what was given back to get it.
-	shortestPause, longestPause = 10 * time.Millisecond, 100 * time.Millisecond
+	shortestPause, longestPause = 5 * time.Millisecond, 50 * time.Millisecond
 
 	// mostLost is how many times in a row members may be lost while others are waited
 	// for.
@@ -37,6 +41,7 @@ type attempt struct {
 
 	until   time.Time       // of a wait > 0
 	bounded context.Context // ctx, which ends with the wait too
+	order   []member        // in which the next round takes them, see tie
 	refused bool            // others had a member,
 	why     error           // the last time; nil: somebody held it
 }
@@ -54,7 +59,7 @@ const (
 // lock gets the group for the owner in ctx. (false, nil): others had a member until
 // the wait was over.
 func (g *MultiLock) lock(ctx context.Context, op string, wait, lease time.Duration) (bool, error) {
-	a := &attempt{g: g, owner: rlock.OwnerOf(ctx), ctx: ctx, wait: wait, lease: lease, bounded: ctx}
+	a := &attempt{g: g, owner: rlock.OwnerOf(ctx), ctx: ctx, wait: wait, lease: lease, bounded: ctx, order: g.members}
 	if wait > 0 {
 		a.until = time.Now().Add(wait)
 		var cancel context.CancelFunc
@@ -93,7 +98,7 @@ func (a *attempt) run() (bool, error) {
 		}
 		a.g.set(s, nil)
 		// What it may have left behind is no matter of the new hold's.
-		_ = giveBack(a.detached(), h.held())
+		_ = giveBack(a.detached(), h.parts)
 	}
 	h, err := a.rounds()
 	if h != nil {
@@ -129,23 +134,13 @@ func (a *attempt) again(h *hold) (bool, error) {
 	if h.lease > 0 && (a.lease == 0 || a.lease > h.left(a.ctx)) {
 		ctx := rlock.WithOwner(a.bounded, a.owner)
 		err := errors.Join(each(h.parts, func(p part) error { return lengthen(ctx, p, a.lease) })...)
-		if err != nil {
+		if err = errors.Join(err, h.loss(a.ctx)); err != nil {
 			return false, err
 		}
 		h.last(a.ctx, a.lease)
 	}
 	h.depth++
 	return true, nil
-}
-
-// held are the parts of h that were not lost.
-func (h *hold) held() (parts []part) {
-	for _, p := range h.parts {
-		if !p.isLost() {
-			parts = append(parts, p)
-		}
-	}
-	return parts
 }
 
 // rounds tries until the group is held or the wait is over.
@@ -232,6 +227,9 @@ func (a *attempt) askLater(m member, parts []part) (verdict, error) {
 		return v, err
 	}
 	wait := between(shortestWait, longestWait)
+	if a.tie(m, parts) {
+		wait = between(shortestTie, longestTie)
+	}
 	switch left, ends := a.left(); {
 	case ends && left <= 0:
 		return taken, err
@@ -243,6 +241,29 @@ func (a *attempt) askLater(m member, parts []part) (verdict, error) {
 		return taken, a.why // as a moment ago
 	}
 	return v, err
+}
+
+// tie tells whether one of parts has m's key, on another server. If so, m comes
+// before it from the next round on.
+//
+// Groups wait for each other in a circle only there: all of them take smaller keys
+// first, so round a circle the keys never fall, and must be one key. To wait long
+// would keep the whole circle; to wait for m with nothing of its key in hand does
+// not.
+func (a *attempt) tie(m member, parts []part) bool {
+	first := slices.IndexFunc(parts, func(p part) bool { return p.key == m.key })
+	if first < 0 {
+		return false
+	}
+	order := slices.Clone(a.order[:first])
+	order = append(order, m)
+	for _, o := range a.order[first:] {
+		if o.place != m.place {
+			order = append(order, o)
+		}
+	}
+	a.order = order
+	return true
 }
 
 // judge returns what makes a verdict of m's answer. A refusal by one of parts is an

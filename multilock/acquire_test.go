@@ -319,7 +319,27 @@ func TestLostMeanwhile(t *testing.T) {
 			require.Equal(t, []int{1, 1}, depths(l))
 			require.NoError(t, g.Unlock(as(t, alice)))
 
-			times = 10
+			// Three times in a row are too many, but not three in all.
+			l[1].hook = func(_ context.Context, op string) error {
+				if op == "lock" && times < 12 { // two attempts that others spoil, one that is granted
+					if times++; times%3 == 0 {
+						l[0].remove()
+					} else {
+						return rlock.ErrRestarted
+					}
+				}
+				return nil
+			}
+			require.NoError(t, g.LockLease(as(t, alice), lease))
+			require.Equal(t, 12, times)
+			require.NoError(t, g.Unlock(as(t, alice)))
+
+			l[1].hook = func(context.Context, string) error {
+				if l[0].depth() > 0 {
+					l[0].remove()
+				}
+				return nil
+			}
 			err := g.LockLease(as(t, alice), lease)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.Equal(t, lease > 0, errors.Is(err, rlock.ErrInvalidLease))
@@ -336,6 +356,7 @@ func TestOppositeOrders(t *testing.T) {
 		one, two := group(t, l[0], l[1], l[2]), group(t, l[2], l[1], l[0])
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
+		began := time.Now()
 		inside := 0
 		var all sync.WaitGroup
 		for i, g := range []*MultiLock{one, two, one, two} {
@@ -357,6 +378,41 @@ func TestOppositeOrders(t *testing.T) {
 		all.Wait()
 		require.Equal(t, 100, inside)
 		require.Equal(t, []int{0, 0, 0}, depths(l))
+		t.Logf("100 stays of 10 ms each took %v", time.Since(began))
+		require.Less(t, time.Since(began), 10*time.Second, "they chase each other")
+	})
+}
+
+// Where a circle can close, nothing of the key is held while one of it is waited for.
+func TestTie(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, log := fakes("w", "x", "x", "x", "y")
+		g := group(t, l...)
+		require.NoError(t, l[3].Lock(as(t, bob)))
+		log.take()
+		got := make(chan error, 1)
+		go func() { got <- g.Lock(as(t, alice)) }()
+		time.Sleep(longestTie + longestPause + 20*trip)
+		lines := log.take()
+		require.Equal(t, []string{"lock w", "lock x", "lock x", "lock x", "lock x"}, lines[:5], "a second, short, wait")
+		for range 100 {
+			time.Sleep(10 * trip)
+			require.Equal(t, []int{0, 0, 1, 0}, depths(l[1:]))
+		}
+		require.NoError(t, l[3].Unlock(as(t, bob)))
+		require.NoError(t, <-got)
+		require.NoError(t, g.Unlock(as(t, alice)))
+
+		// With nothing before it, the wait is not bounded at all.
+		g = group(t, l[1:]...)
+		require.NoError(t, l[3].Lock(as(t, bob)))
+		log.take()
+		go func() { got <- g.Lock(as(t, alice)) }()
+		time.Sleep(time.Hour)
+		require.Len(t, log.take(), 7, "three, a second wait, two given back, and the wait for the one")
+		require.NoError(t, l[3].Unlock(as(t, bob)))
+		require.NoError(t, <-got)
+		require.Equal(t, []int{1, 1, 1, 1}, depths(l[1:]))
 	})
 }
 
@@ -383,6 +439,54 @@ func TestWait_IsBounded(t *testing.T) {
 		require.NoError(t, l[1].Unlock(as(t, bob)))
 		require.NoError(t, <-got)
 		require.Equal(t, []int{1, 1}, depths(l))
+	})
+}
+
+// A wait takes its time, and no more, wherever its end falls.
+func TestWait_Budget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, log := fakes("a", "b")
+		g := group(t, l...)
+		require.NoError(t, l[1].Lock(as(t, bob)))
+		for wait := 5 * trip; wait < time.Second; wait += 7 * trip {
+			began := time.Now()
+			got, err := g.TryLock(as(t, alice), wait, 0)
+			require.False(t, got)
+			if err != nil { // the last answer had no time
+				require.ErrorIs(t, err, rlock.ErrUnsettled)
+			}
+			require.GreaterOrEqual(t, time.Since(began), wait-trip)
+			require.LessOrEqual(t, time.Since(began), wait+3*trip)
+		}
+
+		// Nor is it asked again when the refusal came with the end of the wait.
+		l[1].after = func(string) { time.Sleep(100 * time.Millisecond) }
+		log.take()
+		got, err := g.TryLock(as(t, alice), 90*time.Millisecond, 0)
+		require.False(t, got)
+		require.NoError(t, err)
+		require.Equal(t, []string{"lock a", "lock b", "unlock a"}, log.take())
+		l[1].after = nil
+
+		// Nobody is asked when it is over; what is known then is told.
+		slow := 0
+		l[0].after = func(op string) {
+			if op == "lock" {
+				if slow--; slow < 0 {
+					time.Sleep(time.Second)
+				}
+			}
+		}
+		log.take()
+		got, err = g.TryLock(as(t, alice), time.Second, 0)
+		require.False(t, got)
+		require.ErrorIs(t, err, rlock.ErrUnsettled)
+		require.ErrorContains(t, err, "before it was asked")
+		require.NotContains(t, log.take(), "lock b")
+		slow = 1
+		got, err = g.TryLock(as(t, alice), time.Second, 0)
+		require.False(t, got)
+		require.NoError(t, err)
 	})
 }
 

@@ -81,14 +81,11 @@ func prolong(ctx context.Context, p part, lease time.Duration) error {
 // the watchdog, of what the owner holds of p by itself. A nested Lock never does.
 func lengthen(ctx context.Context, p part, lease time.Duration) error {
 	got, err := p.TryLock(ctx, 0, lease)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case !got:
+		return rlock.ErrLost
 	}
-	if got {
-		err = p.Unlock(ctx)
-	}
-	if !got || p.isLost() { // it was not a nested one
-		return errors.Join(rlock.ErrLost, err)
-	}
-	return err
+	return p.Unlock(ctx) // if p was lost meanwhile, this frees what was not a nested one
 }

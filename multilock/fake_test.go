@@ -33,6 +33,7 @@ type fake struct {
 	hold  *fakeHold  // nil: free
 	lost  map[rlock.Owner]*fakeHold
 	moved chan struct{} // closed when it may be free
+	over  bool          // it has no time left, and does not know
 }
 
 type fakeHold struct {
@@ -281,7 +282,7 @@ func (f *fake) Validity(ctx context.Context) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch h := f.hold; {
-	case h == nil || h.owner != rlock.OwnerOf(ctx):
+	case h == nil || f.over || h.owner != rlock.OwnerOf(ctx):
 		return 0
 	case h.lease == 0:
 		return forever

@@ -154,6 +154,11 @@ func TestLost(t *testing.T) {
 			require.True(t, isClosed(lost))
 			require.True(t, isClosed(g.Lost(ctx)))
 
+			time.Sleep(time.Hour) // it does not come to be forgotten
+			left := []int{1, 1, 1}
+			left[k] = 0
+			require.ErrorIs(t, g.Lock(ctx), rlock.ErrLost)
+			require.Equal(t, left, depths(l))
 			name := fmt.Sprintf("member %d", k)
 			for _, err := range []error{g.Lock(ctx), g.Extend(ctx, time.Second), g.Unlock(ctx), g.Unlock(ctx)} {
 				require.ErrorIs(t, err, rlock.ErrLost)
@@ -164,6 +169,24 @@ func TestLost(t *testing.T) {
 			require.NoError(t, g.Lock(ctx))
 		})
 	}
+}
+
+// A process that was stopped has no time left before any channel says so.
+func TestLost_ByTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b")
+		g := group(t, l...)
+		ctx := as(t, alice)
+		require.NoError(t, g.Lock(ctx))
+		require.NoError(t, g.Lock(ctx))
+		l[1].over = true
+		require.Zero(t, g.Validity(ctx))
+		require.True(t, isClosed(g.Lost(ctx)))
+		for _, err := range []error{g.Lock(ctx), g.Extend(ctx, time.Second), g.Unlock(ctx), g.Unlock(ctx)} {
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorContains(t, err, `member 1 ("b")`)
+		}
+	})
 }
 
 func TestLost_NotByUnlock(t *testing.T) {
@@ -198,13 +221,28 @@ func TestLease_RunsOut(t *testing.T) {
 		require.NoError(t, l[0].Lock(ctx))
 		require.NoError(t, l[1].Lock(ctx))
 		require.Zero(t, g.Validity(ctx), "that is not the group's")
+		require.ErrorIs(t, g.Extend(ctx, time.Second), rlock.ErrLost)
 		require.ErrorIs(t, g.Unlock(ctx), rlock.ErrLost)
 		require.Equal(t, []int{1, 1}, depths(l))
+		require.NoError(t, l[0].Unlock(ctx))
+		require.NoError(t, l[1].Unlock(ctx))
+
+		require.NoError(t, g.LockLease(ctx, time.Second))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, l[0].Lock(ctx))
+		require.NoError(t, l[1].Lock(ctx))
+		require.NoError(t, g.Lock(ctx))
+		require.Equal(t, []int{2, 2}, depths(l))
+		require.NoError(t, g.Unlock(ctx))
+		require.Equal(t, []int{1, 1}, depths(l))
+		require.NoError(t, l[0].Unlock(ctx))
+		require.NoError(t, l[1].Unlock(ctx))
 
 		// Removed within the lease, it is a loss.
 		require.NoError(t, g.LockLease(ctx, time.Second))
 		l[0].remove()
 		require.ErrorIs(t, g.Lock(ctx), rlock.ErrLost)
+		require.Equal(t, []int{0, 1}, depths(l))
 	})
 }
 
@@ -213,11 +251,30 @@ func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := fakes("a", "b")
 		g := group(t, l...)
-		for range 100 {
-			require.NoError(t, g.LockLease(as(t, rlock.NewOwner()), time.Second))
+		runOut := func(o rlock.Owner) {
+			require.NoError(t, g.LockLease(as(t, o), time.Second))
 			time.Sleep(2 * time.Second)
 		}
+		for range 100 {
+			runOut(rlock.NewOwner())
+		}
 		require.LessOrEqual(t, len(g.seats), 17)
+
+		// But for one who has held a member by itself all along: it is due an Unlock.
+		clear(g.seats)
+		for range 15 {
+			runOut(rlock.NewOwner())
+		}
+		require.NoError(t, l[0].Lock(as(t, alice)))
+		runOut(alice)
+		require.Equal(t, []int{2, 0}, depths(l))
+		g.most = 0
+		got, err := g.TryLock(as(t, bob), 0, 0)
+		require.NoError(t, err)
+		require.False(t, got)
+		require.Len(t, g.seats, 1)
+		require.ErrorIs(t, g.Unlock(as(t, alice)), rlock.ErrLost)
+		require.Equal(t, []int{1, 0}, depths(l))
 	})
 }
 
@@ -370,6 +427,30 @@ func TestDo_Loss(t *testing.T) {
 				return nil
 			})
 			require.NoError(t, err)
+		})
+	}
+}
+
+// A member may be lost just as a nested Lock lengthens its lease.
+func TestNesting_LostMeanwhile(t *testing.T) {
+	for k := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			l, _ := fakes("a", "b")
+			g := group(t, l...)
+			ctx := as(t, alice)
+			require.NoError(t, g.LockLease(ctx, time.Second))
+			time.Sleep(time.Second - trip)
+			l[k].hook = func(_ context.Context, op string) error { // its lease is over when it is asked
+				if op == "lock" {
+					time.Sleep(2 * trip)
+				}
+				return nil
+			}
+			require.ErrorIs(t, g.LockLease(ctx, time.Minute), rlock.ErrLost)
+			l[k].hook = nil
+			require.Zero(t, l[k].depth())
+			require.ErrorIs(t, g.Unlock(ctx), rlock.ErrLost)
+			require.Equal(t, []int{0, 0}, depths(l))
 		})
 	}
 }

@@ -28,21 +28,13 @@ func keysOf(g *MultiLock) (keys []string) {
 	return keys
 }
 
-// Types of these names are a read-write lock's halves.
-type (
-	ReadLock  struct{ *plain }
-	WriteLock struct{ *plain }
-	FairLock  struct{ *plain }
-
-	plain = rlock.Lock
-)
-
 func TestDuplicates(t *testing.T) {
 	mini := redistest.StartMini(t)
 	one, two := onMini(t, mini.Addr()), onMini(t, mini.Addr())
 	a := one.NewLock("a")
 
-	g, err := New(a, a, one.NewLock("a"), FairLock{one.NewLock("a")}, one.NewLock("b"), &FairLock{a})
+	// All kinds that nest into each other are one lock, and the first of them is asked.
+	g, err := New(a, a, one.NewLock("a"), one.NewFairLock("a"), one.NewLock("b"), one.NewFencedLock("a"), one.NewSpinLock("b"))
 	require.NoError(t, err)
 	require.Equal(t, "a, b", g.Name())
 	require.Equal(t, []string{"a", "b"}, keysOf(g))
@@ -54,16 +46,10 @@ func TestDuplicates(t *testing.T) {
 	require.NoError(t, g.Unlock(ctx))
 	require.Empty(t, mini.Keys())
 
-	// Another client, and the other half, are other locks.
+	// Another client is another lock.
 	g, err = New(a, two.NewLock("a"))
 	require.NoError(t, err)
 	require.Len(t, g.members, 2)
-
-	g, err = New(ReadLock{a}, one.NewLock("0"), &WriteLock{a}, &ReadLock{a}, WriteLock{a})
-	require.NoError(t, err)
-	require.Equal(t, []string{"0", "a", "a"}, keysOf(g))
-	require.Equal(t, write, g.members[1].half, "a reader cannot become a writer")
-	require.Equal(t, read, g.members[2].half)
 
 	// Lockers that do not say what they are.
 	l, _ := fakes("a", "a")
@@ -75,6 +61,35 @@ func TestDuplicates(t *testing.T) {
 	g, err = New(odd{fake: l[0]}, odd{fake: l[0]})
 	require.NoError(t, err)
 	require.Len(t, g.members, 2)
+}
+
+// Both halves of a read-write lock are members, and the write half comes first: a
+// reader cannot become a writer.
+func TestReadWriteLock(t *testing.T) {
+	mini := redistest.StartMini(t)
+	c := onMini(t, mini.Addr())
+	rw, again := c.NewReadWriteLock("rw"), c.NewReadWriteLock("rw")
+	g, err := New(rw.ReadLock(), c.NewLock("zero"), again.WriteLock(), again.ReadLock(), rw.WriteLock(), c.NewLock("a"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "rw", "rw", "zero"}, keysOf(g))
+	ctx := as(t, alice)
+	for _, lease := range []time.Duration{0, time.Minute} {
+		require.NoError(t, g.LockLease(ctx, lease))
+		require.Positive(t, rw.ReadLock().Validity(ctx))
+		require.Positive(t, rw.WriteLock().Validity(ctx))
+		require.Positive(t, g.Validity(ctx))
+		require.NoError(t, g.Unlock(ctx))
+		require.Empty(t, mini.Keys())
+	}
+
+	// What only reads lets other readers in.
+	g, err = New(rw.ReadLock(), c.NewLock("a"))
+	require.NoError(t, err)
+	require.NoError(t, again.ReadLock().Lock(as(t, bob)))
+	require.NoError(t, g.Lock(ctx))
+	require.NoError(t, g.Unlock(ctx))
+	require.NoError(t, again.ReadLock().Unlock(as(t, bob)))
+	require.Empty(t, mini.Keys())
 }
 
 // What counts for the order is what stands in Redis.

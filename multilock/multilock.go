@@ -13,7 +13,9 @@
 // wait for each other in a circle. Names may repeat over servers, where no order
 // that all processes know exists, so a wait for a later member is bounded as well:
 // when it is over, all members are given back, and it begins anew after a random
-// pause. What the group is given to wait is one budget for all of that.
+// pause. It is short where a member with the same key is held already, which is the
+// only place where a circle can close, and the one that was waited for comes first
+// then. What the group is given to wait is one budget for all of that.
 //
 // Who keeps one member for long makes groups that want it ask again and again, and
 // others may come in between: a group is not served in the order of arrival.
@@ -53,7 +55,7 @@ var _ rlock.Locker = (*MultiLock)(nil)
 // past the group is missing from it, and the group does not notice before Unlock.
 type MultiLock struct {
 	name    string
-	members []member // in the order in which they are taken
+	members []member // in the order in which they are taken; never changes
 
 	// mu guards seats, and of each seat what its comment says. It is never held
 	// across a call of a member.
@@ -67,7 +69,7 @@ type MultiLock struct {
 //
 // The same lock twice is one member, the first: the same client, key and, of a
 // read-write lock, half. So are Lock, FencedLock, FairLock and SpinLock of one name,
-// which nest into each other. A Locker that does not say its key and client is a
+// which nest into each other: to have a token, name the FencedLock first. A Locker that does not say its key and client is a
 // server of its own, and is taken in the order of its name. If one server turns out
 // to be there twice, by two clients, every operation that meets it is ErrReentry.
 func New(locks ...rlock.Locker) (*MultiLock, error) {

@@ -36,7 +36,7 @@ func (a *attempt) round() (h *hold, v verdict, err error) {
 		}
 	}()
 	defer func() { r.stop() }()
-	for _, m := range a.g.members {
+	for _, m := range a.order {
 		if v, err = r.take(m); v != granted {
 			returned = true
 			return nil, v, m.named(err)
