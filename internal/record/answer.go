@@ -94,9 +94,9 @@ func (r *Record) end(q *Request, now Instant) {
 	switch {
 	case q.Op == Release:
 	case q.doubtful:
-		q.Hold.mayStand(r.watch(now, q.TTL))
+		r.mayStand(q.Hold, r.watch(now, q.TTL))
 	default:
-		q.Hold.mayStand(now.Mono + q.TTL)
+		r.mayStand(q.Hold, now.Mono+q.TTL)
 	}
 }
 
@@ -131,6 +131,11 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 		r.Drop(old) // a lease that ran out
 	}
 	h.state, h.Depth = live, 1
+	for other := r.holds; other != nil; other = other.next {
+		if h.rw() && other.rw() {
+			h.mayStand(other.stands)
+		}
+	}
 	r.add(h)
 	return Granted
 }

@@ -185,6 +185,25 @@ func (r *Record) Lose(h *Hold, now Instant) {
 // left notes that the field of h may stand without it.
 func (r *Record) left(h *Hold) { r.stray(stray{field: h.Field, rw: h.rw(), until: h.stands}) }
 
+// mayStand notes that the field of h may stand until then, by Mono. What keeps one hold
+// of a read-write lock keeps the hash, and all that is in it.
+func (r *Record) mayStand(h *Hold, until time.Duration) {
+	h.mayStand(until)
+	if !h.rw() {
+		return
+	}
+	for other := r.holds; other != nil; other = other.next {
+		if other.rw() {
+			other.mayStand(until)
+		}
+	}
+	for i := range r.strays() {
+		if s := &r.past.strays[i]; s.rw {
+			s.until = max(s.until, until)
+		}
+	}
+}
+
 // field is the field for a new hold of owner; it is not but.
 //
 // No two fields are ever equal but by this choice: a number is given once, and

@@ -20,7 +20,7 @@ func (r *Record) Renew(h *Hold, now Instant) (Renewal, bool) {
 	n := Renewal{Hold: h, at: now, proofs: h.proofs}
 	if h.Lease == 0 {
 		n.TTL = r.rules.Watchdog
-		h.mayStand(r.watch(now, n.TTL))
+		r.mayStand(h, r.watch(now, n.TTL))
 	}
 	h.renewing++
 	return n, true
