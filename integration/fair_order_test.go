@@ -57,14 +57,6 @@ func owners(line []*arrival) (all []rlock.Owner) {
 	return all
 }
 
-// nobodyQueues waits until the lock is free and its queue empty.
-func nobodyQueues(t *testing.T, rdb redis.UniversalClient, lock string) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		return rdb.Exists(t.Context(), lock, script.QueueKey(lock), script.ScoresKey(lock)).Val() == 0
-	}, faultLimit, 5*time.Millisecond, "nothing is left")
-}
-
 // 8 processes with 8 waiters each have a fair lock in the order in which they came into
 // the queue in Redis, whatever process they are of.
 func TestFair_OrderOfProcesses(t *testing.T) {
@@ -95,7 +87,7 @@ func TestFair_OrderOfProcesses(t *testing.T) {
 			}
 			require.Equal(t, owners(line), owners(byGrant(line)), "the order of arrival")
 			require.NoError(t, CheckMutex(history, time.Minute))
-			nobodyQueues(t, rdb, lock)
+			free(t, rdb, lock)
 			finishAll(ws)
 		})
 	}
