@@ -29,6 +29,9 @@ type round struct {
 	settled bool
 	done    chan struct{} // closed then
 	timer   *time.Timer
+
+	calls  int // that are not over; one may still call its node when the round is settled
+	cancel context.CancelFunc
 }
 
 // answer is what one node said.
@@ -55,11 +58,11 @@ func (q *round) askLocked(ctx context.Context, nodes []*member, ask call, then f
 		return
 	}
 	q.timer = time.AfterFunc(q.limit, q.expire)
+	ctx, q.cancel = context.WithTimeout(ctx, q.limit)
+	q.calls = len(nodes)
 	for _, m := range nodes {
 		turn := m.joinLocked()
 		go func() {
-			ctx, cancel := context.WithTimeout(ctx, q.limit)
-			defer cancel()
 			giveUp := ctx.Done()
 			if q.insists {
 				giveUp = nil
@@ -78,6 +81,9 @@ func (q *round) askLocked(ctx context.Context, nodes []*member, ask call, then f
 			q.r.mu.Lock()
 			defer q.r.mu.Unlock()
 			m.leaveLocked(turn)
+			if q.calls--; q.calls == 0 {
+				q.cancel()
+			}
 		}()
 	}
 }
