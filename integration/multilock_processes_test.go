@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -201,55 +202,58 @@ func increment(ctx context.Context, rdb *redis.Client, counter string) error {
 
 // MULTI-6: 16 goroutines in 4 processes take random subsets of 8 names on two
 // servers, in any order. All of them come in, none beside another, and nothing is
-// left.
+// left. RELOCK_SOAK says for how long, instead of 10 s.
 func TestMultiLock_Overlapping(t *testing.T) {
-	rounds(t, func(t *testing.T) {
-		servers := []*Server{OwnRedis(t), OwnRedis(t)}
-		p := grouping{Goroutines: 4, For: 10 * time.Second}
-		for _, s := range servers {
-			p.Addrs = append(p.Addrs, s.Addr)
-		}
-		for range 8 {
-			p.Names = append(p.Names, name(t))
-		}
-		params, err := json.Marshal(p)
+	servers := []*Server{OwnRedis(t), OwnRedis(t)}
+	p := grouping{Goroutines: 4, For: 10 * time.Second}
+	if text := os.Getenv(envSoak); text != "" {
+		var err error
+		p.For, err = time.ParseDuration(text)
+		require.NoError(t, err, envSoak)
+	}
+	for _, s := range servers {
+		p.Addrs = append(p.Addrs, s.Addr)
+	}
+	for range 8 {
+		p.Names = append(p.Names, name(t))
+	}
+	params, err := json.Marshal(p)
+	require.NoError(t, err)
+	var children []*Child
+	for range 4 {
+		children = append(children, StartChild(t, "grouper", map[string]string{"grouping": string(params)}))
+	}
+	for _, c := range children {
+		c.Receive(new(string))
+	}
+	for _, c := range children {
+		c.Send("go")
+	}
+	sum := grouped{Counts: map[string]int{}}
+	for i, c := range children {
+		var one grouped
+		err := c.TryReceive(&one, p.For+60*time.Second)
+		require.NoError(t, err, "process %d does not come to an end: a deadlock", i)
+		t.Logf("process %d: groups taken by each goroutine: %v; gave up %d, open %d; longest wait %v",
+			i, one.Each, one.GaveUp, one.Open, one.Longest)
+		sum.add(one)
+	}
+	for _, c := range children {
+		require.NoError(t, c.Wait())
+	}
+	require.Empty(t, sum.Errors)
+	require.Len(t, sum.Each, 16)
+	for i, n := range sum.Each {
+		require.Positive(t, n, "goroutine %d is served", i)
+	}
+	rdb := servers[0].Client(t)
+	for counter, n := range sum.Counts {
+		is, err := rdb.Get(t.Context(), counter).Int()
 		require.NoError(t, err)
-		var children []*Child
-		for range 4 {
-			children = append(children, StartChild(t, "grouper", map[string]string{"grouping": string(params)}))
-		}
-		for _, c := range children {
-			c.Receive(new(string))
-		}
-		for _, c := range children {
-			c.Send("go")
-		}
-		sum := grouped{Counts: map[string]int{}}
-		for i, c := range children {
-			var one grouped
-			err := c.TryReceive(&one, p.For+60*time.Second)
-			require.NoError(t, err, "process %d does not come to an end: a deadlock", i)
-			t.Logf("process %d: groups taken by each goroutine: %v; gave up %d, open %d; longest wait %v",
-				i, one.Each, one.GaveUp, one.Open, one.Longest)
-			sum.add(one)
-		}
-		for _, c := range children {
-			require.NoError(t, c.Wait())
-		}
-		require.Empty(t, sum.Errors)
-		require.Len(t, sum.Each, 16)
-		for i, n := range sum.Each {
-			require.Positive(t, n, "goroutine %d is served", i)
-		}
-		rdb := servers[0].Client(t)
-		for counter, n := range sum.Counts {
-			is, err := rdb.Get(t.Context(), counter).Int()
-			require.NoError(t, err)
-			require.Equal(t, n, is, "no increment of %s is lost", counter)
-			require.NoError(t, rdb.Del(t.Context(), counter).Err())
-		}
-		for _, s := range servers {
-			require.Empty(t, s.Client(t).Keys(t.Context(), "*").Val(), "nothing is left")
-		}
-	})
+		require.Equal(t, n, is, "no increment of %s is lost", counter)
+		require.NoError(t, rdb.Del(t.Context(), counter).Err())
+	}
+	for _, s := range servers {
+		require.Empty(t, s.Client(t).Keys(t.Context(), "*").Val(), "nothing is left")
+	}
 }

@@ -249,15 +249,15 @@ func testGroups(t *testing.T, h *harness, d time.Duration) {
 	m.contendGroups("backwards", d, [][]string{m.backwards()}, [][]string{m.names})
 }
 
-func (m *pair) contendGroups(what string, d time.Duration, java, golang [][]string) {
-	m.Helper()
-	counter := m.names[0] + ":counter"
-	d = soak(m.T, d)
+func (p *pair) contendGroups(what string, d time.Duration, java, golang [][]string) {
+	p.Helper()
+	counter := p.names[0] + ":counter"
+	d = soak(p.T, d)
 	const pause = 3 * time.Millisecond
 	entries := make([]int, len(java)+len(golang))
 	var all errgroup.Group
 	for i, names := range java {
-		owner := m.group(m.java, names...).(*javaParty)
+		owner := p.group(p.java, names...).(*javaParty)
 		all.Go(func() error {
 			sum, err := owner.contend(counter, d, 0, pause)
 			entries[i] = sum.Entries
@@ -265,23 +265,23 @@ func (m *pair) contendGroups(what string, d time.Duration, java, golang [][]stri
 		})
 	}
 	for i, names := range golang {
-		owner := m.group(m.golang, names...)
+		owner := p.group(p.golang, names...)
 		all.Go(func() (err error) {
-			entries[len(java)+i], err = contendAs(m.ctx, owner, m.rdb, counter, d, pause)
+			entries[len(java)+i], err = contendAs(p.ctx, owner, p.rdb, counter, d, pause)
 			return err
 		})
 	}
-	require.NoError(m, all.Wait())
-	m.Logf("%s: entries of java's and go's owners: %v", what, entries)
-	n, err := m.rdb.GetDel(m.ctx, counter).Int()
-	require.NoError(m, err)
+	require.NoError(p, all.Wait())
+	p.Logf("%s: entries of java's and go's owners: %v", what, entries)
+	n, err := p.rdb.GetDel(p.ctx, counter).Int()
+	require.NoError(p, err)
 	sum := 0
 	for _, e := range entries {
 		sum += e
 	}
-	require.Equal(m, sum, n, "increments were lost")
-	require.Positive(m, slices.Min(entries), "all come in")
-	m.eventually(func() bool { h := m.hashes(); return len(h[0])+len(h[1]) == 0 }, "all have given the locks back")
+	require.Equal(p, sum, n, "increments were lost")
+	require.Positive(p, slices.Min(entries), "all come in")
+	p.eventually(func() bool { h := p.hashes(); return len(h[0])+len(h[1]) == 0 }, "all have given the locks back")
 }
 
 // contendAs is contend for any owner of relock's.
