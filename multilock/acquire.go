@@ -44,6 +44,7 @@ type attempt struct {
 	order   []member        // in which the next round takes them, see tie
 	refused bool            // others had a member,
 	why     error           // the last time; nil: somebody held it
+	trip    time.Duration   // the longest that a later member took to answer
 }
 
 // verdict is what came of asking a member, or all of them.
@@ -171,11 +172,12 @@ func (a *attempt) rounds() (*hold, error) {
 }
 
 // pause waits for a moment with nothing held. It tells whether the wait is over:
-// there is no other try shortly before that, which would only have no time for an
-// answer.
+// there is no other round so shortly before that that it had no time for its answers,
+// because that would be an error, though it is known that others have a member.
 func (a *attempt) pause() (over bool, err error) {
 	d := between(shortestPause, longestPause)
-	if left, ends := a.left(); ends && left <= d {
+	round := 2 * a.trip * time.Duration(len(a.order))
+	if left, ends := a.left(); ends && left <= d+round {
 		d, over = left, true
 	}
 	timer := time.NewTimer(d)
@@ -210,19 +212,21 @@ func (a *attempt) ask(m member, parts []part) (verdict, error) {
 	}
 	switch {
 	case a.wait == 0:
-		return a.judge(m, parts)(m.TryLock(a.ctx, 0, a.lease))
+		return a.try(a.ctx, m, 0, parts)
 	case len(parts) > 0:
 		return a.askLater(m, parts)
 	case ends:
-		return a.judge(m, parts)(m.TryLock(a.ctx, left, a.lease))
+		return a.try(a.ctx, m, left, nil)
 	}
-	return a.judge(m, parts)(m.TryLock(a.ctx, -1, a.lease))
+	return a.try(a.ctx, m, -1, nil)
 }
 
 // askLater asks for a later member. A slow server has its time for the first answer;
 // only the wait for whoever has the member is bounded.
 func (a *attempt) askLater(m member, parts []part) (verdict, error) {
-	v, err := a.judge(m, parts)(m.TryLock(a.bounded, 0, a.lease))
+	asked := time.Now()
+	v, err := a.try(a.bounded, m, 0, parts)
+	a.trip = max(a.trip, time.Since(asked))
 	if v != taken {
 		return v, err
 	}
@@ -231,12 +235,12 @@ func (a *attempt) askLater(m member, parts []part) (verdict, error) {
 		wait = between(shortestTie, longestTie)
 	}
 	switch left, ends := a.left(); {
-	case ends && left <= 0:
+	case ends && left <= a.trip:
 		return taken, err
 	case ends && left <= wait:
-		return a.judge(m, nil)(m.TryLock(a.ctx, left, a.lease))
+		return a.try(a.ctx, m, left, nil)
 	}
-	v, err = a.judge(m, nil)(m.TryLock(a.ctx, wait, a.lease))
+	v, err = a.try(a.ctx, m, wait, nil)
 	if v == failed && errors.Is(err, rlock.ErrUnsettled) {
 		return taken, a.why // as a moment ago
 	}
@@ -266,28 +270,26 @@ func (a *attempt) tie(m member, parts []part) bool {
 	return true
 }
 
-// judge returns what makes a verdict of m's answer. A refusal by one of parts is an
-// error.
-func (a *attempt) judge(m member, parts []part) func(bool, error) (verdict, error) {
-	return func(got bool, err error) (verdict, error) {
-		switch {
-		case errors.Is(err, rlock.ErrRestarted): // a reason to wait, as others are
-		case err != nil:
-			return failed, err
-		case got:
-			return granted, nil
-		}
-		a.refused, a.why = true, err
-		if twice := a.twice(m, parts); twice != nil {
-			return failed, twice
-		}
-		return taken, err
+// try is one call of m's TryLock. A refusal because of one of parts is an error.
+func (a *attempt) try(ctx context.Context, m member, wait time.Duration, parts []part) (verdict, error) {
+	got, err := m.TryLock(ctx, wait, a.lease)
+	switch {
+	case errors.Is(err, rlock.ErrRestarted): // a reason to wait, as others are
+	case err != nil:
+		return failed, err
+	case got:
+		return granted, nil
 	}
+	a.refused, a.why = true, err
+	if twice := a.twice(m, parts); twice != nil {
+		return failed, twice
+	}
+	return taken, err
 }
 
 // twice is an error if it is one of parts that keeps m from being taken: then two
-// clients of the group lead to one server. Which others hold m, and whether Redis
-// can tell, does not matter here.
+// clients of the group lead to one server, and it would wait for itself. If Redis
+// cannot tell who has m, that is no error: the wait for it will end.
 func (a *attempt) twice(m member, parts []part) error {
 	for _, p := range parts {
 		if m.lock == nil || p.lock == nil || m.key != p.key || m.lock.Client() == p.lock.Client() {

@@ -74,7 +74,7 @@ func ExampleMultiLock_TryLock() {
 		fmt.Println(err)
 		return
 	}
-	got, err := both.TryLock(ctx, 200*time.Millisecond, 10*time.Second)
+	got, err := both.TryLock(ctx, 0, 10*time.Second)
 	fmt.Println("while b is held:", got, err)
 	locked, _ := a.IsLocked(ctx)
 	fmt.Println("a is held:", locked) // all or nothing
@@ -83,7 +83,7 @@ func ExampleMultiLock_TryLock() {
 		fmt.Println(err)
 		return
 	}
-	got, err = both.TryLock(ctx, 200*time.Millisecond, 10*time.Second)
+	got, err = both.TryLock(ctx, time.Second, 10*time.Second)
 	fmt.Println("when b is free:", got, err)
 	fmt.Println(both.Unlock(ctx))
 

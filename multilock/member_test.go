@@ -132,6 +132,20 @@ func TestSameServerTwice(t *testing.T) {
 	require.NoError(t, three.NewLock("b").Lock(as(t, bob)))
 	require.NoError(t, try(t, g))
 	require.NoError(t, three.NewLock("b").Unlock(as(t, bob)))
+
+	// Nor is an owner of that name in another process,
+	stranger := onMini(t, other.Addr())
+	require.NoError(t, stranger.NewLock("b").Lock(ctx))
+	require.NoError(t, try(t, g))
+	require.NoError(t, stranger.NewLock("b").Unlock(ctx))
+
+	// or another owner of clients that were given one id.
+	here, there := onMini(t, mini.Addr(), rlock.WithID("one")), onMini(t, other.Addr(), rlock.WithID("one"))
+	same, err := New(here.NewLock("b"), there.NewLock("b"))
+	require.NoError(t, err)
+	require.NoError(t, there.NewLock("b").Lock(as(t, bob)))
+	require.NoError(t, try(t, same))
+	require.NoError(t, there.NewLock("b").Unlock(as(t, bob)))
 	require.NoError(t, g.Lock(ctx))
 	require.NoError(t, g.Unlock(ctx))
 	require.Empty(t, other.Keys())
