@@ -1,6 +1,7 @@
 package redisson
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -26,8 +27,9 @@ var fairCells = []cell{
 	{name: "contention", run: contention, only: "java"},
 	{name: "in order", run: inOrder},
 	{name: "place behind one that enters", run: placeKept},
-	{name: "place outlives its first score", run: placeRefreshed, only: "java"},
+	{name: "place outlives its first score", run: placeRefreshed, only: "go"},
 	{name: "head gives up a free lock", run: headGivesUp, only: "go"},
+	{name: "dead Redisson head", run: deadRedissonHead, only: "go"},
 }
 
 // queue is who stands in a fair lock's queue. Each has a score, and nobody else does.
@@ -152,7 +154,7 @@ func placeKept(m *match) {
 // A Go waiter that waits for longer than it was given at first is not dropped, as a
 // Redisson one would be.
 func placeRefreshed(m *match) {
-	holder := m.party(m.holds, short)
+	holder := m.party(m.golang, 2*short) // the score is for that long, and for the waiter's impatience
 	require.NoError(m, holder.lock(0))
 	first, second := m.queuer(m.golang, long), m.party(m.java, long)
 	a := m.waits(first)
@@ -182,7 +184,7 @@ func headGivesUp(m *match) {
 	require.NoError(m, holder.lock(0))
 	tried := make(chan bool, 1)
 	gone := begin(func() error {
-		got, err := head.tryLock(3*time.Second, 0)
+		got, err := head.tryLock(4*time.Second, 0)
 		tried <- got
 		return err
 	})
@@ -199,6 +201,29 @@ func headGivesUp(m *match) {
 	m.isQueue()
 	require.NoError(m, next.unlock())
 	require.ErrorIs(m, holder.unlock(), rlock.ErrLost)
+}
+
+// A Redisson process may die as the head. relock's waiter behind it gets in when the
+// time of the dead one is over, and asks about once a second until then.
+func deadRedissonHead(m *match) {
+	const lease = 3 * time.Second
+	dying := m.java.client(m.T, m.addrs, long, "patience", millis(impatient))
+	holder, head := m.party(m.golang, long), dying.party(m.T, m.kind, m.key)
+	next := m.party(m.golang, long).(*goParty)
+	require.NoError(m, holder.lock(lease))
+	gone := m.waits(head)
+	got := m.waits(next)
+	dying.close(m.T)
+	require.NoError(m, holder.unlock())
+	before, died := next.peer.c.Stats().Attempts, time.Now()
+	took := m.enters(got, "the dead head's time is over").at.Sub(died)
+	asked := next.peer.c.Stats().Attempts - before
+	m.Logf("go enters %v after the head died, after %d requests", took, asked)
+	require.Less(m, asked, uint64(30))
+	m.isHash(next, "1")
+	m.isQueue()
+	require.NoError(m, next.unlock())
+	require.Error(m, m.ends(gone, "its client is closed").err)
 }
 
 // testQuiet counts what a Redisson waiter sends behind Go waiters that give up: a
@@ -218,23 +243,25 @@ func testQuiet(t *testing.T, h *harness) {
 		return n
 	}
 	holder, waiter := m.party(h.golang, long), client.worker(t, "fair", m.key)
-	head, behind := m.queuer(h.golang, long), m.queuer(h.golang, long)
+	first, head, behind := m.queuer(h.golang, long), m.queuer(h.golang, long), m.queuer(h.golang, long)
 	require.NoError(t, holder.lock(0))
-	gone := m.waits(head)
-	got := m.waits(waiter)
-	last := m.waits(behind)
+	entered, gone := m.waits(first), m.waits(head)
+	got, last := m.waits(waiter), m.waits(behind)
 	asked := sent()
-
+	m.beats(first, head, behind)
+	require.NoError(t, holder.unlock())
+	m.enters(entered, "the first")
 	m.beats(head, behind)
-	require.Equal(t, asked, sent(), "live waiters concern only themselves")
+	require.Equal(t, asked, sent(), "live waiters, and one that enters, concern only themselves")
+
 	head.interrupt()
-	require.Error(t, m.ends(gone, "it is cancelled").err)
+	require.ErrorIs(t, m.ends(gone, "it is cancelled").err, context.Canceled)
 	m.isQueue(waiter, behind)
 	m.no(m.queuer(h.golang, long).tryLock(300*time.Millisecond, 0))
 	m.isQueue(waiter, behind)
 	m.beats(behind)
-	require.Equal(t, asked, sent(), "others who give up a lock that is taken concern only themselves")
-	require.NoError(t, holder.unlock())
+	require.Equal(t, asked, sent(), "those who give up a lock that is taken concern only themselves")
+	require.NoError(t, first.unlock())
 	m.enters(got, "it is its turn")
 	require.LessOrEqual(t, sent()-asked, 2)
 	require.NoError(t, waiter.unlock())
@@ -246,7 +273,7 @@ func testQuiet(t *testing.T, h *harness) {
 // Redisson waiter out. Redisson asks without a pause meanwhile, as behind a dead waiter
 // of its own, which takes 5 minutes.
 func testDeadHead(t *testing.T, h *harness) {
-	const lease = 2 * time.Second
+	const lease = 3 * time.Second
 	m := newMatch(t, h, "fair")
 	proxy := h.single.Proxy(t)
 	rdb := redistest.NewClient(t, proxy.Addr, func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond })
@@ -267,7 +294,7 @@ func testDeadHead(t *testing.T, h *harness) {
 
 	// What it had sent comes late, and gets it nothing.
 	dead.interrupt()
-	require.Error(t, m.ends(gone, "it is cancelled").err)
+	require.Error(t, m.ends(gone, "it is cancelled, or has given Redis up before").err)
 	proxy.BlackHole(false)
 	m.isHash(next, "1")
 	require.NoError(t, next.unlock())

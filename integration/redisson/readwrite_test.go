@@ -385,10 +385,10 @@ func longLease(m *match) {
 		require.NoError(m, lasting.unlock())
 		return
 	}
-	dying := m.java.client(m.T, m.addrs, short)
+	dying := m.java.client(m.T, m.addrs, 2*short)
 	renewing, w := dying.worker(m.T, "read", m.key), m.writer(m.java, long)
 	require.NoError(m, renewing.lock(0))
-	m.eventually(func() bool { return m.pttl() <= short }, "Redisson cuts the TTL")
+	m.eventually(func() bool { return m.pttl() <= 2*short }, "Redisson cuts the TTL")
 	dying.close(m.T) // what it held stays, and nobody renews it
 	key := fmt.Sprintf("%s:%s:rwlock_timeout:1", script.HoldBase(m.key), renewing.field())
 	m.eventually(func() bool { return m.rdb.Exists(m.ctx, key).Val() == 0 }, "the dead reader's time is over")

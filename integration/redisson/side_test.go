@@ -98,8 +98,8 @@ func (s *javaSide) open(t testing.TB, watchdog time.Duration) peer {
 }
 
 // client returns a client of its own, for any way to Redis. Whoever wants it to
-// end before the JVM closes it.
-func (s *javaSide) client(t testing.TB, addrs []string, watchdog time.Duration) *javaPeer {
+// end before the JVM closes it. more are words of its command, see Clients.java.
+func (s *javaSide) client(t testing.TB, addrs []string, watchdog time.Duration, more ...string) *javaPeer {
 	t.Helper()
 	p := &javaPeer{side: s, name: fmt.Sprintf("client-%d", s.serial.Add(1))}
 	w := words{
@@ -109,7 +109,7 @@ func (s *javaSide) client(t testing.TB, addrs []string, watchdog time.Duration) 
 	if s.on.cluster != nil {
 		w = w.with("sharded", s.mode.java)
 	}
-	_, err := s.call(w, &p.uuid)
+	_, err := s.call(w.with(more...), &p.uuid)
 	require.NoError(t, err)
 	return p
 }

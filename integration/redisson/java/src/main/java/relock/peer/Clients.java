@@ -19,6 +19,9 @@ final class Clients {
         if (command.has("watchdog")) {
             config.setLockWatchdogTimeout(command.number("watchdog", 0));
         }
+        if (command.has("patience")) { // with a waiter in a fair lock's queue that says nothing: 5 minutes
+            config.setFairLockWaitTimeout(command.number("patience", 0));
+        }
         String[] addresses = Arrays.stream(command.text("address").split(",")).map(a -> "redis://" + a).toArray(String[]::new);
         if (command.has("sharded")) {
             config.useClusterServers()
