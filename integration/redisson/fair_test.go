@@ -29,6 +29,7 @@ var fairCells = []cell{
 	{name: "place behind one that enters", run: placeKept},
 	{name: "place outlives its first score", run: placeRefreshed, only: "go"},
 	{name: "head gives up a free lock", run: headGivesUp, only: "go"},
+	{name: "head cancelled at a free lock", run: headCancelled, only: "go"},
 	{name: "dead Redisson head", run: deadRedissonHead, only: "go"},
 }
 
@@ -201,6 +202,31 @@ func headGivesUp(m *match) {
 	m.isQueue()
 	require.NoError(m, next.unlock())
 	require.ErrorIs(m, holder.unlock(), rlock.ErrLost)
+}
+
+// A Go head that leaves a free lock tells the next one, who would sleep for 30 s.
+func headCancelled(m *match) {
+	for range tries { // the head asks once a second, and may find out before it is cancelled
+		m.again()
+		holder, head, next := m.party(m.golang, long), m.party(m.golang, long), m.party(m.java, long)
+		require.NoError(m, holder.lock(0))
+		gone, got := m.waits(head), m.waits(next)
+		m.isQueue(head, next)
+		require.NoError(m, m.rdb.Del(m.ctx, m.key).Err())
+		head.interrupt()
+		err := m.ends(gone, "it is cancelled").err
+		if err == nil {
+			require.NoError(m, head.unlock())
+		}
+		m.enters(got, "the next one")
+		m.isHash(next, "1")
+		require.NoError(m, next.unlock())
+		if err != nil {
+			require.ErrorIs(m, err, context.Canceled)
+			return
+		}
+	}
+	m.Fatal("the head was never cancelled in time")
 }
 
 // A Redisson process may die as the head. relock's waiter behind it gets in when the
