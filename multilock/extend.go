@@ -81,11 +81,8 @@ func prolong(ctx context.Context, p part, lease time.Duration) error {
 // the watchdog, of what the owner holds of p by itself. A nested Lock never does.
 func lengthen(ctx context.Context, p part, lease time.Duration) error {
 	got, err := p.TryLock(ctx, 0, lease)
-	switch {
-	case err != nil:
-		return err
-	case !got:
-		return rlock.ErrLost
+	if !got {
+		return err // without one, others have it: p is lost, as the caller will see
 	}
 	return p.Unlock(ctx) // if p was lost meanwhile, this frees what was not a nested one
 }
