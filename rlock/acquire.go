@@ -12,8 +12,12 @@ import (
 // flight and an error, w or its owner entered while the turn was waited for, or its
 // owner has lost a hold and is to hear of it.
 func (e *entry) ask(k *call, w *waiter) (*flight, error) {
-	if err := e.turn(k); err != nil {
+	if err := e.turn(k, false); err != nil {
 		return nil, err
+	}
+	if e.c.isClosing() {
+		e.endTurn()
+		return nil, ErrClosed // Close has taken those who queue out
 	}
 	if h := e.hold(w.owner, w.kind.half()); w.hold != nil || h != nil && (!h.rec.Lost() || h.rec.Stuck(e.c.clock())) {
 		e.endTurn()
@@ -32,21 +36,18 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	return f, e.await(k, f)
 }
 
-// turn waits for the turn to send, for as long as k waits for requests of others
-// to be answered.
-func (e *entry) turn(k *call) error {
+// turn waits for the turn to send, for as long as k waits for a request of others to be
+// answered. What an owner asks for that is inside goes before those who want to come in.
+func (e *entry) turn(k *call, inside bool) error {
 	if !e.sending {
 		e.sending = true
 		return nil
 	}
 	patient := *k
-	patient.timer = nil
-	until := time.Now().Add(k.patience)
-	if k.until.IsZero() || until.Before(k.until) {
-		patient.until = until
-	}
+	patient.timer, patient.each, patient.last = nil, k.patience, k.until
+	patient.more()
 	defer patient.stop()
-	err := e.takeTurn(&patient)
+	err := e.takeTurn(&patient, inside)
 	if errors.Is(err, errOver) && patient.until != k.until {
 		return fmt.Errorf("%w: an earlier request on this key is not answered yet", ErrUnsettled)
 	}
@@ -97,8 +98,8 @@ func (e *entry) answered(f *flight, r reply) {
 		e.handOn(f.ctx, f.q.Hold, f.q.Abandoned() && f.err == nil, nil)
 		return
 	default:
-		if w.stand != nil && r.ahead > 0 {
-			e.inQueue(w, f.q, r.ahead)
+		if r.queued {
+			e.inQueue(w, f.q.SentAt(), r.ahead)
 		}
 		if e.leads(w) { // noted at once: a release may come next
 			e.refused(w, r.left)

@@ -15,6 +15,8 @@ type call struct {
 	patience time.Duration   // for how long it waits for others' requests to be answered
 	persist  time.Duration   // for how long it repeats a request of its own that fails
 	closing  <-chan struct{} // nil: goes on while the client closes
+	each     time.Duration   // until is moved on by that as long as things move; 0: it is not
+	last     time.Time       // but not beyond that; zero: no end
 
 	timer  *time.Timer // fires at until; made when needed
 	over   bool        // it has fired
@@ -43,6 +45,20 @@ func (t *timers) put(timer *time.Timer) {
 
 // endless tells whether nothing but the client's end can call the caller away.
 func (k *call) endless() bool { return k.ctx.Done() == nil && k.until.IsZero() }
+
+// more moves until on. It reports false if that is as late as it may be.
+func (k *call) more() bool {
+	next := time.Now().Add(k.each)
+	if !k.last.IsZero() && next.After(k.last) {
+		next = k.last
+	}
+	if k.each == 0 || !next.After(k.until) {
+		return false
+	}
+	k.stop()
+	k.until, k.over = next, false
+	return true
+}
 
 // errOver: the wait is over.
 var errOver = errors.New("the wait is over")

@@ -113,7 +113,7 @@ func (c *Client) byNode(ctx context.Context, all []*entry) map[*redis.Client][]*
 func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 	e.lock()
 	defer e.unlock()
-	if err := e.takeTurn(&call{ctx: ctx}); err != nil {
+	if err := e.takeTurn(&call{ctx: ctx}, true); err != nil {
 		return err
 	}
 	if !e.rec.Strays(c.clock()) {
@@ -146,16 +146,23 @@ func (c *Client) releaseKey(ctx context.Context, e *entry) error {
 // sweepAll removes the strays for good: it asks again until Redis has answered, or
 // ctx or until is over. It has the turn and ends it.
 func (e *entry) sweepAll(ctx context.Context, until time.Time) error {
+	sorts := 2 // strays of a read-write lock, and others
 	for try := 0; ; try++ {
 		again, err := e.sweepOnce(context.WithoutCancel(ctx))
 		pause := backoff(try)
-		if err == nil || !again || ctx.Err() != nil || time.Until(until) < pause {
+		if err == nil {
+			if sorts--; sorts == 0 || !e.rec.Strays(e.c.clock()) {
+				return nil
+			}
+			again, pause = true, 0
+		}
+		if !again || ctx.Err() != nil || time.Until(until) < pause {
 			return err
 		}
 		e.unlock()
 		_, _ = (&call{ctx: ctx}).waitAny(nil, nil, time.After(pause))
 		e.lock()
-		_ = e.takeTurn(&call{}) // requests that were on their way may go first
+		_ = e.takeTurn(&call{}, true) // requests that were on their way may go first
 	}
 }
 

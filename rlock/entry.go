@@ -1,7 +1,9 @@
 package rlock
 
 import (
+	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +37,9 @@ type traffic struct {
 	fairs gate.Gate[*waiter] // of FairLock: each stands in Redis's queue itself
 
 	sending bool            // a request has the turn
-	turns   []chan struct{} // those who wait for it, in order
+	urgent  []chan struct{} // those inside who wait for it, in order
+	turns   []chan struct{} // those who want to come in
+	moved   uint64          // how often it was passed on
 	asking  *flight         // the acquire that is under way, if one is
 	failed  error           // of the last attempt of the request under way
 	passing struct {        // to whom the lock is being passed, if to anyone
@@ -49,6 +53,8 @@ type traffic struct {
 	woken  uint64    // how often the head was told to ask at once
 	young  time.Time // the restart guard refused the latest attempt, until then; zero: it did not
 	sweeps *sweep    // while own fields may stand that no hold uses
+
+	beaten time.Time // when it was last said for the fairs that they live
 
 	after []func() // callbacks for unlock to run
 }
@@ -169,24 +175,33 @@ func (e *entry) eachHold(yield func(*hold) bool) {
 	}
 }
 
-// takeTurn waits until the caller may send a request on this key. It returns
-// with mu held, as it was called, and on success with the turn.
-func (e *entry) takeTurn(k *call) error {
+// takeTurn waits until the caller may send a request on this key; inside goes first. It
+// returns with mu held, as it was called, and on success with the turn.
+func (e *entry) takeTurn(k *call, inside bool) error {
 	if !e.sending {
 		e.sending = true
 		return nil
 	}
-	turn := make(chan struct{})
-	e.turns = append(e.turns, turn)
-	e.unlockAside() // whoever runs callbacks cannot take the turn when it comes
-	err := k.wait(turn)
-	e.lock()
-	if err == nil {
-		return nil
+	turn, line := make(chan struct{}), &e.turns
+	if inside {
+		line = &e.urgent
 	}
-	for i, t := range e.turns {
+	*line = append(*line, turn)
+	var err error
+	for moved := e.moved; ; moved = e.moved {
+		e.unlockAside() // whoever runs callbacks cannot take the turn when it comes
+		err = k.wait(turn)
+		e.lock()
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errOver) || moved == e.moved || !k.more() {
+			break
+		}
+	}
+	for i, t := range *line { // the turn is somebody's all the time, so line is still e's
 		if t == turn {
-			e.turns = append(e.turns[:i], e.turns[i+1:]...)
+			*line = slices.Delete(*line, i, i+1)
 			return err
 		}
 	}
@@ -196,12 +211,15 @@ func (e *entry) takeTurn(k *call) error {
 
 // endTurn passes the turn on.
 func (e *entry) endTurn() {
-	if len(e.turns) == 0 {
-		e.sending, e.turns = false, nil
-		return
+	e.moved++
+	for _, line := range []*[]chan struct{}{&e.urgent, &e.turns} {
+		if len(*line) > 0 {
+			close((*line)[0])
+			*line = (*line)[1:]
+			return
+		}
 	}
-	close(e.turns[0])
-	e.turns = e.turns[1:]
+	e.sending, e.turns, e.urgent = false, nil, nil
 }
 
 // wakeGate has the head of the line ask Redis at once.

@@ -24,7 +24,7 @@ func (e *entry) extend(k *call, names *keys, owner Owner, half record.Half, leas
 		if h.left() == 0 {
 			return e.notHeld(owner)
 		}
-		if err := e.turn(k); err != nil {
+		if err := e.turn(k, true); err != nil {
 			return err
 		}
 		if e.hold(owner, half) != h || h.rec.Left(e.c.clock()) == 0 {

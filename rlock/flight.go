@@ -80,7 +80,7 @@ func (f *flight) run() {
 		e.lock()
 		defer e.unlock()
 		if f.queue {
-			_ = e.takeTurn(&call{}) // every request ends, so the turn comes
+			_ = e.takeTurn(&call{}, true) // every request ends, so the turn comes
 		}
 		e.leave(f)
 		return

@@ -29,7 +29,7 @@ func (l *lock) ForceUnlock(ctx context.Context) (bool, error) {
 		defer k.stop()
 		e.lock()
 		defer e.unlock()
-		if err := e.turn(k); err != nil {
+		if err := e.turn(k, true); err != nil {
 			return err
 		}
 		f := &flight{}

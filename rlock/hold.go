@@ -169,9 +169,13 @@ func (e *entry) lose(h *hold, cause error) {
 	h.tellLost(cause)
 	e.c.counters.held.Add(-1)
 	// Its Unlocks may still come; without them it is remembered for a while.
-	h.kept = e.c.clock().Mono + 10*e.c.opt.watchdog
+	now := e.c.clock()
+	h.kept = now.Mono + 10*e.c.opt.watchdog
 	e.remember(h)
 	e.wakeHead()
+	if e.rec.Strays(now) && e.rec.Live(now) != nil { // of a read-write lock: others would keep what is left of it
+		e.sweepLater()
+	}
 }
 
 // remember keeps a lost hold for as long as its owner may come to hear of it.

@@ -142,12 +142,13 @@ func WithRecheck(d time.Duration) Option {
 	return within("WithRecheck", d, 10*time.Millisecond, time.Hour, func(o *options) { o.recheck = d })
 }
 
-// WithFairWaitTimeout sets for how long a FairLock's waiter that says nothing any more is
-// waited for when it is its turn: that long after the lock was free, or a little more,
-// as the queue does not know when it died. Waiters that live say so several times in
-// that time, at least once a second, so it does not bound how long they may wait. A
-// TryLock that waits for less is waited for as long as it waits. The default is 30 s;
-// 1 s to one hour. Redisson's is 5 minutes.
+// WithFairWaitTimeout sets for how long a FairLock's waiter is waited for, when it is its
+// turn, from the last time that it said that it lives. One that lives says so four times
+// in that time, and at least once a second, so it does not bound how long it may wait. One
+// that dies while others are before it has their time on top, until it is its turn; and one
+// that dies with its first request the TTL that it found. A TryLock that waits for less
+// is waited for as long as it waits. The default is 30 s; 1 s to one hour. Redisson's is
+// 5 minutes.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return within("WithFairWaitTimeout", d, time.Second, time.Hour, func(o *options) { o.fairWait = d })
 }

@@ -1,9 +1,12 @@
 package rlock
 
 import (
+	"context"
+	"strconv"
 	"time"
 
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/script"
 )
 
 // stand is how a FairLock's waiter that waits for so long stands in Redis's queue.
@@ -14,10 +17,9 @@ func (l *lock) stand(wait time.Duration) *record.Stand {
 	return &record.Stand{Wait: l.c.opt.fairWait}
 }
 
-// heartbeat is how often a waiter in the queue says that it lives.
-func (o *options) heartbeat(s *record.Stand) time.Duration {
-	return max(min(time.Second, s.Wait/4), 10*time.Millisecond)
-}
+// heartbeat is how often those in the queue say that they live, and the first one of
+// them asks.
+func (o *options) heartbeat() time.Duration { return min(time.Second, o.fairWait/4) }
 
 // field is what w stands under in Redis's queue, empty if it does not.
 func (w *waiter) field() string {
@@ -35,11 +37,56 @@ func (e *entry) stands(w *waiter, q *record.Request) {
 	}
 }
 
-// inQueue notes the answer that w stands in the queue.
-func (e *entry) inQueue(w *waiter, q *record.Request, ahead time.Duration) {
+// appendStand adds what the scripts want to know of one who stands in the queue.
+func appendStand(words []any, s *record.Stand, now time.Duration) []any {
+	passed := time.Duration(0)
+	if s.Beat > 0 {
+		passed = now - s.Beat
+	}
+	return append(words, millis(s.Wait), millis(passed), millis(s.Ahead))
+}
+
+// inQueue notes the answer to what was sent then: that w stands in the queue, and is
+// waited for for so long.
+func (e *entry) inQueue(w *waiter, sent, ahead time.Duration) {
 	w.queued = true
-	w.stand.Beat = q.SentAt()
-	w.stand.Ahead = max(w.stand.Ahead, ahead)
+	w.stand.Beat, w.stand.Ahead = sent, max(w.stand.Ahead, ahead)
+	if now := time.Now(); e.fairs.First() == &w.place && now.After(e.beaten.Add(e.c.opt.heartbeat())) {
+		e.beaten = now
+		e.beat(w)
+	}
+}
+
+// beat says of all but w who stand in the queue that they live. They need not ask for
+// themselves: w is before them.
+func (e *entry) beat(w *waiter) {
+	sent := e.c.clock().Mono
+	words := []any{e.key, script.QueueKey(e.key), script.ScoresKey(e.key)}
+	var all []*waiter
+	e.fairs.All(func(p *place) bool {
+		if other := p.For; other != w && other.queued {
+			words = appendStand(append(words, other.stand.Field), other.stand, sent)
+			all = append(all, other)
+		}
+		return true
+	})
+	if len(all) == 0 {
+		return
+	}
+	e.c.spawn(func() { // beside the turn: it grants nothing
+		a := e.c.runner.SendApart(context.Background(), script.FairBeat, 3, words...)
+		if a.Fate != script.Ran {
+			return // the next one adds what this one should have
+		}
+		e.lock()
+		defer e.unlock()
+		for _, other := range all {
+			if other.stand.Beat = max(other.stand.Beat, sent); a.Text != strconv.Itoa(len(all)) {
+				other.own.asked = time.Time{} // some have left, or were left out: they see for themselves
+				other.place.Ring()
+			}
+		}
+	})
 }
 
 // leaveQueue has w out of Redis's queue, soon. One that got the lock is out already.
@@ -57,7 +104,7 @@ func (e *entry) leaveQueue(w *waiter) {
 		e.rec.Quit(w.stand.Field, w.stand, e.c.clock())
 		e.sweepLater()
 	}
-	w.stand.Field, w.queued = "", false
+	w.stand.Field, w.stand.Beat, w.stand.Ahead, w.queued = "", 0, 0, false
 }
 
 // nextInQueue is the first of this client's in Redis's queue: they came there in the

@@ -58,7 +58,7 @@ func (e *entry) waitsForItself(w *waiter) error {
 // enterAgain takes h one deeper. It reports true when h was given back before
 // the turn came.
 func (e *entry) enterAgain(k *call, h *hold, w *waiter) (again bool, err error) {
-	if err := e.turn(k); err != nil {
+	if err := e.turn(k, true); err != nil {
 		return false, err
 	}
 	if e.hold(w.owner, w.kind.half()) != h || h.rec.Left(e.c.clock()) == 0 {

@@ -159,6 +159,10 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			if w.stand != nil { // what it stands under goes
 				e.leaveQueue(w)
 			}
+			if w.late++; w.late >= mostLate && w.err == nil {
+				w.err = tooShort(w.lease)
+				w.place.Ring()
+			}
 			e.left(f, nil, nil)
 			f, from, pass = nil, q.Hold, q.Abandoned() && w.err == nil
 		default:

@@ -18,7 +18,8 @@ type reply struct {
 	left   time.Duration // of a refused acquire
 	young  bool          // of a refused acquire: it was the restart guard that refused
 	token  uint64        // of what is granted, kept or passed with one
-	ahead  time.Duration // of an acquire that stands in the queue: by how much its score is ahead of the time
+	queued bool          // of a refused acquire: it stands in the queue
+	ahead  time.Duration // and is waited for for so long
 	acks   int           // replicas that have what was granted or passed
 	ackErr error         // why that is not known
 	freed  bool          // of a pass: the lock was released to others instead
@@ -164,7 +165,8 @@ func (e *entry) rwWords(q *record.Request, words []any) (*script.Script, []any) 
 	case record.Keep:
 		return script.RWKeep, append(words, e.c.ttlWord(q.TTL), q.Hold.Field, q.Depth, base)
 	case record.Pass:
-		return script.RWPass, appendAll(append(words, e.c.ttlWord(q.TTL), q.Hold.Field, base), q.Found)
+		words = append(words, e.c.ttlWord(q.TTL), q.Hold.Field, base, script.RWChannel(e.key), e.c.sharded.publish())
+		return script.RWPass, appendAll(words, q.Found)
 	}
 	if q.Hold != nil {
 		ended = q.Hold.Field
@@ -188,12 +190,8 @@ func (e *entry) fairWords(q *record.Request, words []any, channel any) (*script.
 	queue, scores := script.QueueKey(e.key), script.ScoresKey(e.key)
 	switch q.Op {
 	case record.Acquire:
-		at, passed := q.Want.Stand, time.Duration(0)
-		if at.Beat > 0 {
-			passed = q.SentAt() - at.Beat
-		}
-		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, e.c.opt.guard,
-			millis(at.Wait), millis(passed), millis(at.Ahead))
+		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, e.c.opt.guard)
+		words = appendStand(words, q.Want.Stand, q.SentAt())
 		return script.FairAcquire, appendAll(words, q.Found), 3
 	case record.Pass:
 		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, millis(q.Want.Stand.Wait),
@@ -234,8 +232,8 @@ func meaning(q *record.Request, a script.Answer) (reply, bool) {
 			return r, err == nil && token > 0
 		}
 		return r, rest == "" || r.others
-	case what == "released" && q.Op == record.Pass && q.Hold.Fair:
-		return reply{freed: true, told: a.Told}, true
+	case what == "released" && q.Op == record.Pass && (q.Hold.Fair || q.RW()):
+		return reply{freed: true, told: a.Told, others: rest == "others"}, true
 	case a.Text == "left" && q.Op == record.Release:
 		return reply{yes: true, others: true}, true
 	case q.Op != record.Acquire:
@@ -254,7 +252,7 @@ func meaning(q *record.Request, a script.Answer) (reply, bool) {
 		return reply{left: left}, true
 	case what == "queued" && n >= -1 && q.Hold.Fair:
 		n, err := strconv.ParseInt(ahead, 10, 64)
-		return reply{left: left, ahead: time.Duration(n) * time.Millisecond}, err == nil && n > 0
+		return reply{left: left, queued: true, ahead: time.Duration(n) * time.Millisecond}, err == nil
 	case what == "restarted" && n > 0:
 		return reply{left: left, young: true}, true
 	}

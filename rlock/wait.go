@@ -30,18 +30,24 @@ type waiter struct {
 	waiting bool   // it found the lock taken, and waits
 	found   uint64 // entry.found when it came
 	tries   int    // attempts of a SpinLock
+	late    int    // hand-overs to it in a row that came too late
 
-	stand  *record.Stand // in Redis's queue, of a FairLock
-	queued bool          // it stands there, as far as the last answer said
-	own    ears          // of one that stands there
+	stand    *record.Stand // in Redis's queue, of a FairLock
+	queued   bool          // it stands there, as far as the last answer said
+	own      ears          // of one that stands there
+	answered time.Time     // when it was last told how it stands
 }
 
-// want is the hold that w wants.
+// want is the hold that w wants. mu is held; what it returns does not change.
 func (w *waiter) want() record.Want {
-	return record.Want{
-		Owner: string(w.owner), Half: w.kind.half(), Lease: w.lease, Limit: w.limit,
-		Token: w.kind == fenced, Stand: w.stand,
+	want := record.Want{
+		Owner: string(w.owner), Half: w.kind.half(), Lease: w.lease, Limit: w.limit, Token: w.kind == fenced,
 	}
+	if w.stand != nil {
+		stand := *w.stand
+		want.Stand = &stand
+	}
+	return want
 }
 
 // line is where w stands in this process.
@@ -137,6 +143,9 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		if leads {
 			sleep = time.Until(e.hears(w).asked)
 		}
+		if w.stand != nil && e.fairs.First() == &w.place {
+			sleep = min(sleep, time.Until(w.answered.Add(e.c.opt.heartbeat())))
+		}
 		if leads && sleep <= 0 {
 			e.hears(w).yields, tried = false, true
 			f, err := e.ask(k, w)
@@ -194,15 +203,17 @@ func (e *entry) verdictOn(k *call, w *waiter, err error) error {
 // sleep waits until w is to look again. One that leads also listens to messages, or
 // polls.
 func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
-	at := e.hears(w)
 	var messages <-chan struct{}
 	var timer *time.Timer
 	var wake <-chan time.Time
 	if leads {
 		if w.kind == spin {
 			d = min(d, e.pause(w))
-		} else if e.follow(at, e.channel(w.kind, w.field())); !at.yields {
-			messages = at.sub.C()
+		} else {
+			at := e.hears(w)
+			if e.follow(at, e.channel(w.kind, w.field())); !at.yields {
+				messages = at.sub.C()
+			}
 		}
 		timer = time.NewTimer(d)
 		defer timer.Stop()
@@ -212,8 +223,9 @@ func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
 	e.unlock()
 	came, err := k.waitAny(bell, messages, wake)
 	e.lock()
-	if came == 'b' || came == 'w' && w.kind == spin {
-		at.asked = time.Time{}
+	// If it has the lock by now, what it slept by is others'.
+	if w.hold == nil && e.leads(w) && (came == 'b' || came == 'w' && w.kind == spin) {
+		e.hears(w).asked = time.Time{}
 	}
 	return err
 }
@@ -237,9 +249,11 @@ func (e *entry) refused(w *waiter, left time.Duration) {
 	e.again = false
 	at, sleep := e.hears(w), e.c.opt.recheck
 	if w.stand != nil {
-		sleep = min(sleep, e.c.opt.heartbeat(w.stand))
+		w.answered = time.Now()
 	}
 	switch {
+	case w.stand != nil && e.fairs.First() != &w.place:
+		sleep = e.c.opt.fairWait // those before it ask
 	case left < 0:
 		e.later(func() {
 			e.c.opt.logger.Warn("rlock: the lock's key has no expiry; its holder may never end", "lock", w.name)

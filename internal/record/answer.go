@@ -50,7 +50,8 @@ func (r *Record) Answer(q *Request, yes bool, now Instant) (Verdict, []*Hold) {
 	r.settle(q)
 	if q.Op == Acquire {
 		for h := r.holds; h != nil; h = h.next { // whatever their deadlines say
-			if h.state == live && h.Bars(q.Hold.Owner, q.Hold.Half) {
+			own := h.Half == Read && q.Hold.Half == Write // the owner's own: it would have been refused
+			if h.state == live && (own || h.Bars(q.Hold.Owner, q.Hold.Half)) {
 				h.state = lost
 				gone = append(gone, h)
 			}

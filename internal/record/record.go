@@ -57,6 +57,8 @@ type past struct {
 	burned []string
 	crowd  bool     // too many burned fields to list: all new ones take a number
 	queued []string // fields under which somebody waits in a queue
+
+	sweptRW bool // the latest sweep was of a read-write lock's
 }
 
 // stray is an own field that may stand in Redis though no live hold uses it.
@@ -207,14 +209,15 @@ func (r *Record) mayStand(h *Hold, until time.Duration) {
 // field is the field for a new hold of owner; it is not but.
 //
 // No two fields are ever equal but by this choice: a number is given once, and
-// an owner that is itself called like a numbered field, "7.3", always takes one.
+// an owner that is itself called like a numbered field, "7.3", always takes one. So does
+// "write", or its field as a reader would be taken for a writer's.
 func (r *Record) field(owner string, half Half, but string) string {
 	end := ""
 	if half == Write {
 		end = ":write"
 	}
 	plain := r.rules.Client + ":" + owner
-	numbered := r.past != nil && r.past.crowd || numbered(owner) || r.rules.Numbered != nil && r.rules.Numbered()
+	numbered := r.past != nil && r.past.crowd || numbered(owner) || owner == "write" || r.rules.Numbered != nil && r.rules.Numbered()
 	if !numbered && plain+end != but && r.fresh(plain+end) {
 		return plain + end
 	}

@@ -36,6 +36,9 @@ type Request struct {
 	abandoned bool          // nobody waits for it any more
 }
 
+// SentAt is when the last attempt of q went out, by Mono.
+func (q *Request) SentAt() time.Duration { return q.sent.Mono }
+
 // Doubtful tells whether an attempt of q went unanswered.
 func (q *Request) Doubtful() bool { return q.doubtful }
 
@@ -60,7 +63,7 @@ type Stand struct {
 	Field string        // under which; empty: none was chosen yet
 	Wait  time.Duration // for how long the others wait for its turn; 0: it does not queue
 	Beat  time.Duration // when Redis last heard of it, by Mono; 0: never
-	Ahead time.Duration // the most that its score was ahead of the time
+	Ahead time.Duration // for how long at most it was waited for from then on
 }
 
 // Acquire begins the request for a new hold.
@@ -112,23 +115,25 @@ func (r *Record) Release(h *Hold, now Instant) *Request {
 	return r.begin(&Request{Op: Release, Hold: h, Found: r.strayFields(h.rw(), h.Field)})
 }
 
-// Sweep begins the removal of the strays, out of the queue too. Those of a read-write
-// lock go when there are no others.
+// Sweep begins the removal of the strays, out of the queue too: those of a read-write
+// lock and the others in turns, if there are both.
 func (r *Record) Sweep(now Instant) *Request {
 	r.purge(now)
-	if some := r.strayFields(false); len(some) > 0 {
-		return r.begin(&Request{Op: Release, Found: some})
+	whole, rw := r.strayFields(false), r.strayFields(true)
+	if len(rw) == 0 || len(whole) > 0 && r.past.sweptRW {
+		if r.past != nil {
+			r.past.sweptRW = false
+		}
+		return r.begin(&Request{Op: Release, Found: whole})
 	}
-	return r.begin(&Request{Op: Release, Found: r.strayFields(true), rw: true})
+	r.past.sweptRW = true
+	return r.begin(&Request{Op: Release, Found: rw, rw: true})
 }
 
 // RW tells whether q is about a read-write lock.
 func (q *Request) RW() bool { return q.rw || q.Hold != nil && q.Hold.rw() }
 
 func (q *Request) sweeps() bool { return q.Op == Release && q.Hold == nil }
-
-// SentAt is when the last attempt of q went out, by Mono.
-func (q *Request) SentAt() time.Duration { return q.sent.Mono }
 
 // newHold names a hold to be. Its field is not but: an owner that passes the
 // lock to itself must not have the old field taken out from under the new one. One

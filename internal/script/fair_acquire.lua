@@ -10,7 +10,7 @@
 -- ARGV[4]  for how many milliseconds the queue waits for this one when it is the
 --          head and says nothing; 0: it does not queue, this is its only attempt
 -- ARGV[5]  how many milliseconds have passed since its last run; 0: the first one
--- ARGV[6]  the most that its score may be ahead of the server's time
+-- ARGV[6]  the most that its score may be ahead of the server's time by that
 -- ARGV[7+] leftovers: fields of this client that no live hold uses
 --
 -- Replies
@@ -18,15 +18,12 @@
 --   "held:<ms>"              others have it, or are before; only when it does not queue
 --   "queued:<ms>:<ahead>"    it stands in the queue. It is not its turn before <ms>,
 --                            unless it is told: the PTTL of the holder (-1: none), or
---                            the time for which the head is waited for still. Its
---                            score is <ahead> milliseconds ahead of the server's time
+--                            the time for which the head is waited for still. If it
+--                            says nothing it is waited for until <ahead> from now
 --   "restarted:<ms>", "rwlock"  as acquire
 --
--- The score of a new one is Redisson's: that of the last in the queue, else the end of
--- the holder's TTL, and ARGV[4] more. Whoever enters or leaves takes its own share off
--- those behind. A live one adds the time that has passed instead of setting a score, so
--- that this stays right; the limit keeps a second run from adding much. The moment is
--- the server's.
+-- Each run sets the score anew, see stand: so a live one keeps its place, whatever others
+-- take off the scores of those behind them. The moment is the server's.
 local ttl = tonumber(ARGV[1])
 if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
@@ -49,7 +46,7 @@ end
 redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
 redis.call('zcard', KEYS[3])
 
-local head, due = sweep(KEYS[2], KEYS[3], now)
+local head, due = sweep(KEYS[2], KEYS[3], now, ARGV[2])
 if own < size or mine == 0 and head and head ~= ARGV[2] then
   local hint = left -- leftovers of this client keep the head out until they are swept
   if size == 0 then
@@ -58,17 +55,12 @@ if own < size or mine == 0 and head and head ~= ARGV[2] then
   if wait == 0 then
     return held(KEYS[1], hint)
   end
-  local score = tonumber(redis.call('zscore', KEYS[3], ARGV[2]) or nil)
-  if score then
-    score = math.max(score, math.min(score + ARGV[5], now + ARGV[6]))
-  else
-    redis.call('lrem', KEYS[2], 0, ARGV[2])
-    local last = redis.call('lindex', KEYS[2], -1)
-    local before = last and tonumber(redis.call('zscore', KEYS[3], last) or nil)
-    score = (before or now + math.max(left, 0)) + wait
-    redis.call('rpush', KEYS[2], ARGV[2])
+  local place = redis.call('lpos', KEYS[2], ARGV[2])
+  if not place then
+    place = redis.call('rpush', KEYS[2], ARGV[2]) - 1
   end
-  redis.call('zadd', KEYS[3], string.format('%.0f', score), ARGV[2])
+  local before = place > 0 and redis.call('lindex', KEYS[2], place - 1)
+  local score = stand(KEYS[2], KEYS[3], place, ARGV[2], before, wait, tonumber(ARGV[5]), tonumber(ARGV[6]), now, left)
   return string.format('queued:%.0f:%.0f', hint, score - now)
 end
 

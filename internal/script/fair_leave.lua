@@ -19,18 +19,16 @@ redis.call('zcard', KEYS[3])
 local found = false
 for i = 3, #ARGV, 2 do
   local field = ARGV[i]
-  if redis.call('zscore', KEYS[3], field) then
-    local behind, line = nil, redis.call('lrange', KEYS[2], 0, -1)
-    for at, other in ipairs(line) do
-      if other == field then
-        behind = at + 1
-      end
-    end
-    redis.call('zrem', KEYS[3], field)
-    closeUp(KEYS[3], {unpack(line, behind or #line + 1)}, ARGV[i + 1])
+  local line = redis.call('lrange', KEYS[2], 0, -1)
+  if redis.call('lrem', KEYS[2], 0, field) > 0 then
     found = true
   end
-  if redis.call('lrem', KEYS[2], 0, field) > 0 then
+  if redis.call('zrem', KEYS[3], field) == 1 then
+    for at, other in ipairs(line) do
+      if other == field then
+        closeUp(KEYS[3], line, at + 1, ARGV[i + 1])
+      end
+    end
     found = true
   end
   local stands = redis.call('hmget', KEYS[1], field, 'mode')

@@ -31,7 +31,7 @@ if own == 0 or redis.call('hexists', KEYS[1], 'mode') == 1 then
 end
 redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
 redis.call('zcard', KEYS[3])
-if mine == 0 and sweep(KEYS[2], KEYS[3], clock()) ~= ARGV[2] then
+if mine == 0 and sweep(KEYS[2], KEYS[3], clock(), ARGV[2]) ~= ARGV[2] then
   redis.call('del', KEYS[1])
   return tellNext(ARGV[5], ARGV[4], KEYS[2], KEYS[3])
 end

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/redistest"
 )
 
 // The golden vectors of a Redisson fair lock, F1 to F24. Time is the server's: where a
@@ -32,13 +35,22 @@ func (b fairBench) ask(ttl any, field string, found ...string) Answer {
 }
 
 func (b fairBench) askFor(wait, ttl any, field string, found ...string) Answer {
-	return b.beat(wait, 0, 0, ttl, field, found...)
+	return b.again(wait, 0, 0, ttl, field, found...)
 }
 
-// beat is another request of one that stands in the queue already.
-func (b fairBench) beat(wait, passed, most, ttl any, field string, found ...string) Answer {
+// again is another request of one that stands in the queue already.
+func (b fairBench) again(wait, passed, most, ttl any, field string, found ...string) Answer {
 	return b.run.Send(b.t.Context(), FairAcquire, 3,
 		more([]any{b.key, QueueKey(b.key), ScoresKey(b.key), ttl, field, 0, wait, passed, most}, found)...)
+}
+
+// beat says of some that they are still waited for under.
+func (b fairBench) beat(wait, passed, most int, fields ...string) Answer {
+	list := []any{b.key, QueueKey(b.key), ScoresKey(b.key)}
+	for _, field := range fields {
+		list = append(list, field, wait, passed, most)
+	}
+	return b.run.Send(b.t.Context(), FairBeat, 3, list...)
 }
 
 func (b fairBench) free(field string, found ...string) Answer {
@@ -177,13 +189,32 @@ func TestGoldenFairScores(t *testing.T) {
 		b.line(fieldC, 330000)
 		queue(wait, wait) // F14: a live one says so
 		b.later(320000, fieldB, fieldC)
-		b.queues(lease, b.beat(wait, 320000, 330000, 30000, fieldB))
-		b.line(fieldB, 330000, fieldC, 310000)
-		b.queues(lease, b.beat(wait, 900000, 330000, 30000, fieldB)) // and no more than that
-		b.line(fieldB, 330000, fieldC, 310000)
-		b.later(330000, fieldB) // evicted: it comes again, at the end
-		b.queues(lease, b.beat(wait, 1000, 330000, 30000, fieldB))
-		b.line(fieldC, 310000, fieldB, 610000)
+		b.queues(lease, b.ask(30000, fieldB)) // the head needs no more than its wait
+		b.line(fieldB, 300000, fieldC, 310000)
+		b.queues(lease, b.again(wait, 320000, 630000, 30000, fieldC))
+		b.line(fieldB, 300000, fieldC, 630000)
+		b.queues(lease, b.again(wait, 900000, 630000, 30000, fieldC)) // and never more than that
+		b.line(fieldB, 300000, fieldC, 630000)
+		b.later(290000, fieldB, fieldC)
+		b.says("2", b.beat(wait, 290000, 630000, fieldC, fieldB, fieldD)) // or has it said for all
+		b.line(fieldB, 300000, fieldC, 630000)
+		b.later(300000, fieldB) // late, but nobody has come since
+		b.queues(lease, b.ask(30000, fieldB))
+		b.line(fieldB, 300000, fieldC, 630000)
+		b.later(300000, fieldB) // evicted: it comes again, at the end
+		b.held(lease, b.askFor(0, 30000, fieldD))
+		b.queues(lease, b.ask(30000, fieldB))
+		b.line(fieldC, 630000, fieldB, 930000)
+		queue(wait, 5000) // PEER-7: a head that has waited for long takes its own wait off
+		b.later(100000, fieldB, fieldC)
+		b.queues(lease, b.again(5000, 100000, 335000, 30000, fieldC))
+		b.says("released", b.free(fieldA))
+		b.says("granted", b.ask(30000, fieldB))
+		b.line(fieldC, 35000)
+		queue(5000, 5000) // F12: a peer has taken too much off
+		b.later(300000, fieldC)
+		b.says("2", b.beat(5000, 0, 40000, fieldB, fieldC))
+		b.line(fieldB, 5000, fieldC, 10000)
 		queue(wait) // F23: a peer has raised its own score
 		b.later(-(90000 - 330000), fieldB)
 		b.queues(lease, b.askFor(5000, 30000, fieldC))
@@ -329,4 +360,24 @@ func TestACQ9_FairAtMaxMemory(t *testing.T) {
 		b.says("granted", b.ask(30000, fieldD))
 		b.says("released", b.free(fieldD))
 	})
+}
+
+// A queue may be longer than what Lua unpacks at once.
+func TestLeavingALongQueue(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.StartServer(t).Client(t))
+	ctx, pipe := t.Context(), b.rdb.Pipeline()
+	score := float64(time.Now().Add(time.Hour).UnixMilli())
+	for i := range 9000 {
+		pipe.RPush(ctx, QueueKey(b.key), "U:"+strconv.Itoa(i))
+		pipe.ZAdd(ctx, ScoresKey(b.key), redis.Z{Score: score + 30000*float64(i), Member: "U:" + strconv.Itoa(i)})
+	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	b.set(lease, "V:1")
+	b.says("left", b.run.Send(ctx, FairLeave, 3, b.key, QueueKey(b.key), ScoresKey(b.key), Channel(b.key), "publish",
+		"U:0", 30000, "U:8999", 30000))
+	require.InDelta(t, score, b.rdb.ZScore(ctx, ScoresKey(b.key), "U:1").Val(), 0, "those behind move up")
+	require.EqualValues(t, 8998, b.rdb.LLen(ctx, QueueKey(b.key)).Val())
+	require.EqualValues(t, 8998, b.rdb.ZCard(ctx, ScoresKey(b.key)).Val())
 }

@@ -71,6 +71,10 @@ func TestACQ14_CounterOfAnotherType(t *testing.T) {
 		for _, spoil := range []func() error{
 			func() error { return b.rdb.Set(ctx, counter, "x", 0).Err() },
 			func() error { return b.rdb.SAdd(ctx, counter, "x").Err() },
+			func() error { return b.rdb.Set(ctx, counter, "1.5", 0).Err() },
+			func() error { return b.rdb.Set(ctx, counter, "0x10", 0).Err() },
+			func() error { return b.rdb.Set(ctx, counter, " 7", 0).Err() },
+			func() error { return b.rdb.Set(ctx, counter, "9007199254740991", 0).Err() }, // no number of Lua after it
 		} {
 			require.NoError(b.t, spoil())
 			b.refused("WRONGTYPE", b.fenced(30000, fieldA))

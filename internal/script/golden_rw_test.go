@@ -47,7 +47,7 @@ func (b rwBench) leave(field string, found ...string) Answer {
 }
 
 func (b rwBench) handOver(ttl any, field string, found ...string) Answer {
-	return b.run.Send(b.t.Context(), RWPass, 1, more([]any{b.key, ttl, field, HoldBase(b.key)}, found)...)
+	return b.run.Send(b.t.Context(), RWPass, 1, more([]any{b.key, ttl, field, HoldBase(b.key), RWChannel(b.key), "publish"}, found)...)
 }
 
 func (b rwBench) prolong(ttl any, field string) Answer {
@@ -363,8 +363,7 @@ func TestACQ1_SecondRunOfRWIsHarmless(t *testing.T) {
 		twice("passed", func() Answer { return b.handOver(10000, writerB, writerA) }, hash{"mode": "write", writerB: "1"}, 10*s)
 		twice("granted", func() Answer { return b.read(20000, fieldB) }, hash{"mode": "write", writerB: "1", fieldB: "1"}, 20*s)
 		twice("kept", func() Answer { return b.deepen(25000, fieldB, 2) }, hash{"mode": "write", writerB: "1", fieldB: "2"}, 25*s)
-		b.says("gone", b.handOver(10000, writerA, writerB)) // it reads too
-		b.says("released", b.leave(writerB))
+		b.says("released", b.handOver(10000, writerA, writerB)) // it reads too
 		b.says("gone", b.leave(writerB))
 		b.stands(hash{"mode": "read", fieldB: "2"}, 25*s, "1")
 		b.says("gone", b.handOver(10000, writerA, writerB))

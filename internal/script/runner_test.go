@@ -43,7 +43,10 @@ func TestACQ13_TextFollowsNOSCRIPT(t *testing.T) {
 func TestHeaderIsNotSent(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartServer(t).Client(t)
-	for _, s := range []*Script{Acquire, Keep, Release, Pass, Renew, Force, Info} {
+	for _, s := range []*Script{
+		Acquire, Keep, Release, Pass, Renew, Force, Info, FairAcquire, FairRelease, FairPass, FairLeave, FairBeat,
+		RWAcquire, RWKeep, RWRelease, RWPass, RWRenew, RWForce,
+	} {
 		require.NotContains(t, s.Text, "--", s.Name)
 		require.NotContains(t, s.Text, "#!", s.Name) // would be refused whole when memory is full
 		require.Equal(t, rdb.ScriptLoad(t.Context(), s.Text).Val(), s.SHA, s.Name)

@@ -23,7 +23,10 @@ end
 raise(KEYS[1], ttl)
 redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
 if not writes(ARGV[2]) then
-  keepHolds(ARGV[4], ARGV[2], depth, ttl)
+  local failed = keepHolds(ARGV[4], ARGV[2], depth, ttl)
+  if failed then
+    return failed
+  end
   for n = depth + 1, tonumber(stands[1]) or 0 do
     redis.pcall('del', holdKey(ARGV[4], ARGV[2], n))
   end

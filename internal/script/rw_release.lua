@@ -14,12 +14,6 @@
 --   205         released; others are still inside
 --   210 to 250  released: the lock is free, or a writer has left and goes on as a
 --               reader; that was told, see tell
---
--- What is left of the TTL is what the longest read hold needs, also after a writer has
--- become a reader. While the writer is inside it stays. Readers without a key that
--- lives are dead, as in Redisson: when no other is left the lock is free. The message is
--- "1", which wakes all waiters of a Redisson process, after a writer, and "0", which
--- wakes one, after a reader.
 if not redis.call('hget', KEYS[1], 'mode') then
   return 204
 end
@@ -35,28 +29,5 @@ end
 if not dropped then
   return 204
 end
-local writing, most, unsure = false, 0, false
-for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
-  if writes(field) then
-    writing = true
-  elseif field ~= 'mode' then
-    local left, blind = longest(KEYS[1], ARGV[3], field)
-    most, unsure = math.max(most, left), unsure or blind
-  end
-end
-local reply = 205
-if writing then
-  -- the writer's TTL stays
-elseif most > 0 or unsure then
-  if not unsure then
-    redis.call('pexpire', KEYS[1], most)
-  end
-  if wrote then
-    redis.call('hset', KEYS[1], 'mode', 'read')
-    reply = tell(ARGV[2], ARGV[1], '1')
-  end
-else
-  redis.call('del', KEYS[1])
-  reply = tell(ARGV[2], ARGV[1], wrote and '1' or '0')
-end
+local reply = rest(KEYS[1], ARGV[3], ARGV[2], ARGV[1], wrote)
 return found and reply or 204

@@ -8,6 +8,7 @@
 -- Replies
 --   "k"  kept: the field is there, and it and a reader's keys last for at least the TTL
 --   "g"  gone: it is not there, or the key is of another type
+-- An error is neither: the hash may last longer, and a reader's keys do not.
 --
 -- Nothing is ever created here but the keys of a reader that is in the hash. A TTL is
 -- only raised. With 0 that of the hash is put back to what the reader's keys have: a
@@ -17,14 +18,12 @@ local stands = redis.pcall('hmget', KEYS[1], ARGV[2], 'mode')
 if not stands[1] or not stands[2] then
   return 'g'
 end
-if not writes(ARGV[2]) then
-  if ttl > 0 then
-    keepHolds(ARGV[3], ARGV[2], tonumber(stands[1]) or 0, ttl)
-  else
-    ttl = longest(KEYS[1], ARGV[3], ARGV[2])
-  end
-end
-if ttl > 0 and redis.call('pttl', KEYS[1]) < ttl then
-  redis.call('pexpire', KEYS[1], string.format('%.0f', ttl))
+if writes(ARGV[2]) then
+  raise(KEYS[1], ttl)
+elseif ttl == 0 then
+  raise(KEYS[1], longest(KEYS[1], ARGV[3], ARGV[2]))
+else
+  raise(KEYS[1], ttl)
+  return keepHolds(ARGV[3], ARGV[2], tonumber(stands[1]) or 0, ttl) or 'k'
 end
 return 'k'

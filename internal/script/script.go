@@ -41,12 +41,13 @@ var (
 	FairRelease = load("fair_release", "tell", "next")
 	FairPass    = load("fair_pass", "queue", "raise", "tell", "next")
 	FairLeave   = load("fair_leave", "queue", "tell", "next")
+	FairBeat    = load("fair_beat", "queue")
 
 	RWAcquire = load("rw_acquire", "guard", "held", "readers")
 	RWKeep    = load("rw_keep", "raise", "readers")
-	RWRelease = load("rw_release", "readers", "tell")
-	RWPass    = load("rw_pass", "raise", "readers")
-	RWRenew   = load("rw_renew", "readers")
+	RWRelease = load("rw_release", "readers", "tell", "rest")
+	RWPass    = load("rw_pass", "raise", "readers", "tell", "rest")
+	RWRenew   = load("rw_renew", "raise", "readers")
 	RWForce   = load("rw_force", "readers", "tell")
 )
 
@@ -71,12 +72,13 @@ func read(name string) string {
 	return strip(string(file))
 }
 
-// strip drops the lines that are comments.
+// strip drops the comments. No string of a script has the two hyphens in it.
 func strip(file string) string {
 	var lines []string
 	for line := range strings.Lines(file) {
-		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(text, "--") {
-			lines = append(lines, strings.TrimRight(line, "\n"))
+		code, _, _ := strings.Cut(line, "--")
+		if code = strings.TrimRight(code, " \n"); code != "" {
+			lines = append(lines, code)
 		}
 	}
 	return strings.Join(lines, "\n")

@@ -9,15 +9,16 @@ local function clock()
 end
 
 -- sweep drops the heads of the queue whose time is over, and those without a score,
--- which nobody waits for. It returns the head that is left, or false, and its score.
-local function sweep(queue, scores, now)
+-- which nobody waits for; but not live, which asks at this moment. It returns the head
+-- that is left, or false, and its score.
+local function sweep(queue, scores, now, live)
   while true do
     local head = redis.call('lindex', queue, 0)
     if not head then
       return false
     end
     local score = tonumber(redis.call('zscore', scores, head) or nil)
-    if score and score > now then
+    if score and (score > now or head == live) then
       return head, score
     end
     redis.call('lpop', queue)
@@ -25,12 +26,13 @@ local function sweep(queue, scores, now)
   end
 end
 
--- closeUp takes wait milliseconds off the scores of some: whoever stood before them
--- does so no longer, and each one's score has the time of all before it in it.
-local function closeUp(scores, some, wait)
-  for _, field in ipairs(some) do
-    if redis.call('zscore', scores, field) then
-      redis.call('zincrby', scores, -wait, field)
+-- closeUp takes wait milliseconds off the scores of those in line from the first on:
+-- whoever stood before them does so no longer, and each one's score has the time of all
+-- before it in it.
+local function closeUp(scores, line, first, wait)
+  for at = first, #line do
+    if redis.call('zscore', scores, line[at]) then
+      redis.call('zincrby', scores, -wait, line[at])
     end
   end
 end
@@ -39,6 +41,27 @@ end
 local function enter(queue, scores, field, wait)
   redis.call('lrem', queue, 1, field)
   if redis.call('zrem', scores, field) == 1 then
-    closeUp(scores, redis.call('lrange', queue, 0, -1), wait)
+    closeUp(scores, redis.call('lrange', queue, 0, -1), 1, wait)
   end
+end
+
+-- stand sets the score of field, which has the place of that number in the queue, and
+-- returns it. One that comes now has what Redisson gives it: the score of the one before,
+-- or the end of the holder's TTL, left, and its own wait more.
+--
+-- One that was there already lives, and will say so again. As the head it needs no more
+-- than its wait. Elsewhere the time that has passed is added to what it has, because those
+-- before it take their own waits off that when they enter; the limit, most, keeps a second
+-- run from adding much. It never has less than one that comes now: a peer may have taken
+-- off too much.
+local function stand(queue, scores, place, field, before, wait, passed, most, now, left)
+  local score = tonumber(redis.call('zscore', scores, field) or nil)
+  if place == 0 then
+    score = now + wait + (score and 0 or math.max(left, 0))
+  else
+    local least = wait + (tonumber(redis.call('zscore', scores, before) or nil) or now)
+    score = math.max(least, score and math.min(score + passed, now + most) or 0)
+  end
+  redis.call('zadd', scores, string.format('%.0f', score), field)
+  return score
 end

@@ -42,13 +42,19 @@ local function longest(key, base, field)
   return most, unsure
 end
 
--- keepHolds has each of count read holds of field live for at least ttl milliseconds.
+-- keepHolds has each of count read holds of field live for at least ttl milliseconds. It
+-- goes behind another write, so that it passes when the server is out of memory. Where a
+-- key cannot be reached, because the slot migrates, it stays as it is; the result is
+-- another error, if there is one.
 local function keepHolds(base, field, count, ttl)
   for n = 1, count do
     local hold = holdKey(base, field, n)
     local left = redis.pcall('pttl', hold)
     if type(left) == 'number' and left < ttl then
-      redis.pcall('set', hold, '1', 'PX', string.format('%.0f', ttl))
+      local made = redis.pcall('set', hold, '1', 'PX', string.format('%.0f', ttl))
+      if type(made) == 'table' and made.err and not string.find(made.err, 'non local key', 1, true) then
+        return made
+      end
     end
   end
 end

@@ -1,4 +1,5 @@
--- lastToken reads the counter of fencing tokens; nil: it is none. draw raises it: by
+-- lastToken reads the counter of fencing tokens; nil: it is none, or higher than what
+-- numbers in Lua keep apart. draw raises it: by
 -- one, or to the server's time in microseconds if that is more, so that tokens go on
 -- rising when the counter was lost. draw returns the token as text: 16 digits, which
 -- Lua's own conversion would round.
@@ -7,7 +8,10 @@
 -- put a TTL on it, which would begin the count anew.
 local function lastToken(key)
   local text = redis.pcall('get', key) or '0'
-  return type(text) == 'string' and tonumber(text) or nil
+  if type(text) ~= 'string' or not string.find(text, '^%d+$') or tonumber(text) > 9007199254740990 then
+    return nil
+  end
+  return tonumber(text)
 end
 
 local function draw(key, last)

@@ -145,40 +145,50 @@ func (s *RW) Release(field string, found []string) string {
 	if !dropped {
 		return "gone"
 	}
-	writing, most := false, time.Duration(0)
-	for f := range s.fields {
-		writing = writing || writes(f)
-		if !writes(f) {
-			most = max(most, s.longest(f))
-		}
-	}
-	reply := "released:others"
-	switch {
-	case writing:
-	case most > 0:
-		s.expires = s.Now + most
-		if wrote {
-			s.mode, reply = "read", "released"
-		}
-	default:
-		s.del()
-		reply = "released"
-	}
+	reply := s.rest(wrote)
 	if !there {
 		return "gone"
 	}
 	return reply
 }
 
+// rest is rest.lua.
+func (s *RW) rest(wrote bool) string {
+	most := time.Duration(0)
+	for f := range s.fields {
+		if writes(f) {
+			return "released:others"
+		}
+		most = max(most, s.longest(f))
+	}
+	if most == 0 {
+		s.del()
+		return "released"
+	}
+	s.expires = s.Now + most
+	if !wrote {
+		return "released:others"
+	}
+	s.mode = "read"
+	return "released"
+}
+
 // Pass is rw_pass.lua.
 func (s *RW) Pass(ttl time.Duration, field string, found []string) string {
 	mine := s.has(field)
-	own := mine
+	own, wrote := mine, mine == 1
 	for _, f := range found {
 		own += s.has(f)
+		wrote = wrote || s.has(f) == 1 && writes(f)
 	}
-	if own == 0 || s.mode != "write" || own < len(s.fields) {
+	if !wrote || s.mode != "write" {
 		return "gone"
+	}
+	if own < len(s.fields) && mine == 0 {
+		for _, f := range found {
+			s.drop(f)
+		}
+		return s.rest(true)
 	}
 	if mine == 0 {
 		s.expires = s.Now + ttl

@@ -1,0 +1,24 @@
+-- fair_beat: says of fields that stand in the queue that they are still waited for under.
+-- It grants nothing.
+--
+-- KEYS[1]  the lock's key
+-- KEYS[2]  the queue
+-- KEYS[3]  the scores of those in it
+-- ARGV     in turns a field, and of it what ARGV[4], [5] and [6] of fair_acquire are
+--
+-- Reply: how many of them stand in the queue. Their scores are set, see stand.
+local some = {}
+for i = 1, #ARGV, 4 do
+  some[ARGV[i]] = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])}
+end
+redis.call('zcard', KEYS[3]) -- a key of another type fails here, before anything is changed
+local now, left, found, before = clock(), redis.call('pttl', KEYS[1]), 0, nil
+for at, field in ipairs(redis.call('lrange', KEYS[2], 0, -1)) do
+  local own = some[field]
+  if own then
+    stand(KEYS[2], KEYS[3], at - 1, field, before, own[1], own[2], own[3], now, left)
+    found = found + 1
+  end
+  before = field
+end
+return tostring(found)

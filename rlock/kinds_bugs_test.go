@@ -1,0 +1,224 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/redistest"
+	"github.com/relock-go/relock/internal/script"
+)
+
+// What the new kinds have got wrong once.
+
+// When memory is full a renewal has to reach the reader's own key as well, or another
+// reader's Unlock finds it dead and removes the hash under it.
+func TestACQ9_ReaderIsRenewedAtMaxMemory(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartServer(t)
+	rdb := s.Client(t)
+	c := newClient(t, s.Client(t), WithWatchdogTimeout(900*time.Millisecond))
+	d := newClient(t, s.Client(t))
+	name := unique("oom")
+	l, m := c.NewReadWriteLock(name), d.NewReadWriteLock(name)
+	require.NoError(t, l.ReadLock().Lock(as("a")))
+	require.NoError(t, m.ReadLock().LockLease(as("b"), time.Minute))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	n := c.Stats().Renewals
+	eventually(t, func() bool { return c.Stats().Renewals >= n+6 }, "renewed for two watchdog timeouts")
+	require.NoError(t, m.ReadLock().Unlock(as("b")))
+	got, err := m.WriteLock().TryLock(as("w"), 0, 0)
+	require.NoError(t, err)
+	require.False(t, got && l.ReadLock().Validity(as("a")) > 0, "a writer beside a reader")
+}
+
+// A nested read whose lease ran out leaves a field that the write lock keeps. It does
+// not keep the write half from being passed on.
+func TestRW_PassBesideADeadNestedRead(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	l := c.NewReadWriteLock(unique("deadread"))
+	r, w := l.ReadLock(), l.WriteLock()
+	require.NoError(t, w.Lock(as("a")))
+	require.NoError(t, r.LockLease(as("a"), 50*time.Millisecond))
+	recv(t, r.Lost(as("a")), "the end of the lease")
+	require.ErrorIs(t, r.Unlock(as("a")), ErrLost)
+	next := async(func() error { return w.Lock(as("b")) })
+	waitForWaiters(t, c, 1)
+	require.NoError(t, w.Unlock(as("a")))
+	require.NoError(t, recv(t, next, "the next writer"))
+	require.NoError(t, w.Unlock(as("b")))
+	nothingLeft(t, w)
+}
+
+// A write lease that ran out beside its owner's read: the read keeps the hash, and must
+// not keep the writer's field in it.
+func TestRW_WriteLeaseRunsOutBesideItsRead(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	l := c.NewReadWriteLock(unique("deadwrite"))
+	r, w := l.ReadLock(), l.WriteLock()
+	require.NoError(t, w.LockLease(as("a"), 100*time.Millisecond))
+	require.NoError(t, r.Lock(as("a")))
+	recv(t, w.Lost(as("a")), "the end of the lease")
+	require.NoError(t, r.Lock(as("b")), "readers come in")
+	require.ErrorIs(t, w.Unlock(as("a")), ErrLost)
+	require.NoError(t, r.Unlock(as("a")))
+	require.NoError(t, r.Unlock(as("b")))
+	nothingLeft(t, w)
+}
+
+// Many fair waiters of one process do not keep each other, or the holder, from the turn
+// to send. Only the first of them asks, and says that the others live.
+func TestFair_ManyWaitersFarAway(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewFairLock(unique("many"))
+	require.NoError(t, l.Lock(as("holder")))
+	const n = 200
+	ctx, cancel := context.WithCancel(context.Background())
+	errs := make(chan error, n)
+	p.Latency(10 * time.Millisecond)
+	for i := range n {
+		o := WithOwner(ctx, Owner(fmt.Sprint("w", i)))
+		go func() { errs <- l.Lock(o) }()
+	}
+	eventually(t, func() bool { return queued(t, l) == n }, "all queue")
+	before := c.Stats().Attempts
+	began := time.Now()
+	eventually(t, func() bool { return time.Since(began) > 2*time.Second }, "a while")
+	require.Less(t, c.Stats().Attempts-before, uint64(2*n), "they don't poll")
+	require.Empty(t, errs, "none has failed")
+	require.NoError(t, l.Unlock(as("holder")))
+	require.NoError(t, recv(t, errs, "the first"))
+	cancel()
+	p.Latency(0)
+	for range n - 1 {
+		<-errs
+	}
+	eventually(t, func() bool { return queued(t, l) == 0 }, "all have left")
+}
+
+// What a spin waiter slept by belongs to others once it has the lock. For the race
+// detector.
+func TestSpin_KeepsNoHandOnWhatOthersUse(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	var all sync.WaitGroup
+	end := time.Now().Add(3 * time.Second)
+	for k := range 16 {
+		l := c.NewSpinLock(unique(fmt.Sprint("spin", k)), WithBackoff(ConstantBackoff{Delay: time.Millisecond}))
+		for g := range 2 {
+			all.Go(func() {
+				o := as(Owner(fmt.Sprint("g", g)))
+				for time.Now().Before(end) {
+					if l.Lock(o) == nil {
+						_ = l.Unlock(o)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// A Redisson waiter that gives up asynchronously takes 300 s off those behind it,
+// whatever it had put there (F12). A live waiter keeps its place and its call.
+func TestPEER7_APeerTakesTooMuchOff(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	c := onShared(t)
+	l := c.NewFairLock(unique("much"))
+	occupy(t, l.Key(), time.Minute)
+	queue, scores := script.QueueKey(l.Key()), script.ScoresKey(l.Key())
+	now := time.Now().UnixMilli()
+	rdb := look(t)
+	require.NoError(t, rdb.RPush(ctx, queue, "java:1", "java:2").Err())
+	require.NoError(t, rdb.ZAdd(ctx, scores,
+		redis.Z{Score: float64(now + 65_000), Member: "java:1"}, redis.Z{Score: float64(now + 70_000), Member: "java:2"}).Err())
+	t.Cleanup(func() { rdb.Del(ctx, queue, scores) })
+	waiting, cancel := context.WithCancel(as("a"))
+	got := async(func() error { return l.Lock(waiting) })
+	eventually(t, func() bool { return queued(t, l) == 3 }, "it queues")
+	field := rdb.LIndex(ctx, queue, 2).Val()
+	require.NoError(t, rdb.ZIncrBy(ctx, scores, -300_000, field).Err())
+	require.NoError(t, rdb.LRem(ctx, queue, 0, "java:2").Err())
+	require.NoError(t, rdb.ZRem(ctx, scores, "java:2").Err())
+	eventually(t, func() bool {
+		return rdb.ZScore(ctx, scores, field).Val() > rdb.ZScore(ctx, scores, "java:1").Val()
+	}, "it puts its score right")
+	require.Equal(t, []string{"java:1", field}, rdb.LRange(ctx, queue, 0, -1).Val())
+	cancel()
+	require.ErrorIs(t, recv(t, got, "the waiter"), context.Canceled)
+}
+
+// The owner "write" has no field that would be taken for a writer's.
+func TestPEER5_OwnerCalledWrite(t *testing.T) {
+	t.Parallel()
+	c := onShared(t, WithWatchdogTimeout(600*time.Millisecond))
+	l := c.NewReadWriteLock(unique("w")).ReadLock()
+	require.NoError(t, l.Lock(as("write")))
+	var field string
+	for f := range fields(t, l.Key()) {
+		if f != "mode" {
+			field = f
+		}
+	}
+	key := "{" + l.Key() + "}:" + field + ":rwlock_timeout:1"
+	require.True(t, exists(t, key))
+	eventually(t, func() bool { return c.Stats().Renewals >= 6 }, "renewed")
+	require.Positive(t, l.Validity(as("write")))
+	require.True(t, exists(t, key), "its key is renewed along")
+	require.NoError(t, l.Unlock(as("write")))
+	nothingLeft(t, l)
+}
+
+// Close removes what may stand of both sorts of locks on a name.
+func TestEND1_CloseWithStraysOfBothSorts(t *testing.T) {
+	t.Parallel()
+	look(t)
+	p := redistest.NewProxy(t, shared.server.Addr)
+	c, _ := throughProxy(t, p)
+	name := unique("both")
+	l := c.NewLock(name)
+	p.On(sends(script.Acquire, l), redistest.LoseReplyAndClose).Times(1)
+	require.NoError(t, l.Lock(as("a")))
+	require.NoError(t, l.Unlock(as("a")))
+	rw := c.NewReadWriteLock(name)
+	require.NoError(t, rw.WriteLock().Lock(as("a")))
+	require.NoError(t, c.Close(context.Background()))
+	require.Empty(t, fields(t, name))
+}
+
+// A waiter that dies is waited for by what it has said last, and not by the lease that it
+// has found.
+func TestFair_DeadWaiterBehindALongLease(t *testing.T) {
+	t.Parallel()
+	look(t)
+	p := redistest.NewProxy(t, shared.server.Addr)
+	dead, _ := throughProxy(t, p, WithFairWaitTimeout(time.Second))
+	c := onShared(t)
+	name := unique("dead")
+	l := c.NewFairLock(name)
+	require.NoError(t, l.LockLease(as("holder"), time.Hour))
+	ctx, cancel := context.WithCancel(as("dead"))
+	gone := async(func() error { return dead.NewFairLock(name).Lock(ctx) })
+	eventually(t, func() bool {
+		scores := look(t).ZRangeWithScores(context.Background(), script.ScoresKey(name), 0, -1).Val()
+		return len(scores) == 1 && scores[0].Score < float64(time.Now().Add(time.Minute).UnixMilli())
+	}, "it stands in the queue and has said that it lives")
+	p.BlackHole(true) // it dies
+	require.NoError(t, l.Unlock(as("holder")))
+	got, err := l.TryLock(as("next"), limit, 0)
+	require.NoError(t, err)
+	require.True(t, got)
+	cancel()
+	<-gone
+	p.BlackHole(false)
+	require.NoError(t, l.Unlock(as("next")))
+}
