@@ -83,9 +83,6 @@ func (s *stage) unlock() error { return s.mine().Unlock(s.as(alice)) }
 func (s *stage) queue() []string {
 	return s.direct.LRange(s.ctx, script.QueueKey(s.l.Key()), 0, -1).Val()
 }
-func (s *stage) scores() []redis.Z {
-	return s.direct.ZRangeWithScores(s.ctx, script.ScoresKey(s.l.Key()), 0, -1).Val()
-}
 func (s *stage) base() string                 { return script.HoldBase(s.l.Key()) }
 func (s *stage) lasts(k string) time.Duration { return s.direct.PTTL(s.ctx, k).Val() }
 
@@ -305,6 +302,13 @@ func (s *stage) believes(t seat, field string) {
 	require.Positive(s, valid, "validity of %s", t.o)
 	if s.c.Stats().Renewals == renewals { // else prolonged in between
 		require.LessOrEqual(s, valid, left+time.Millisecond, "validity of %s against Redis", t.o)
+	}
+	if f, ok := l.(*rlock.FencedLock); ok { // Redisson counts on from there
+		token, err := f.Token(s.as(t.o))
+		require.NoError(s, err)
+		counter, err := s.direct.Get(s.ctx, script.TokenKey(s.l.Key())).Uint64()
+		require.NoError(s, err)
+		require.LessOrEqual(s, token, counter, "the counter has the token of %s", t.o)
 	}
 }
 
