@@ -185,7 +185,7 @@ func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.D
 	case !a.settled:
 		a.left = a.left || mine
 		return nil
-	case !mine && (a.left || a.late || a.hold != nil):
+	case !mine && (a.late || a.hold != nil):
 		return &attempt{again: true}
 	}
 	return a

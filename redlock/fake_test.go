@@ -26,6 +26,7 @@ type fakeServer struct {
 	hangs   bool          // it answers nothing until it does not
 	awake   chan struct{} // closed when it stops hanging
 	fails   error         // its answer to an acquire or an Extend
+	lies    bool          // it does what it says it failed to do
 }
 
 // watchdogTimeout is that of the fake clients.
@@ -40,8 +41,9 @@ type fakeLock struct {
 	mu    sync.Mutex
 	holds map[rlock.Owner]*fakeHold
 	calls map[string]int
-	open  int // calls that are under way
-	most  int // most calls that were at one time
+	open  int    // calls that are under way
+	most  int    // most calls that were at one time
+	look  func() // called once by Validity
 }
 
 type fakeHold struct {
@@ -108,10 +110,13 @@ func (l *fakeLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool
 	if err := l.enter(ctx, "trylock"); err != nil {
 		return false, err
 	}
+	o := rlock.OwnerOf(ctx)
 	if err := l.s.failure(); err != nil {
+		if l.s.lies {
+			l.s.take(l.client+":"+string(o), lease)
+		}
 		return false, err
 	}
-	o := rlock.OwnerOf(ctx)
 	if !l.s.take(l.client+":"+string(o), lease) {
 		return false, nil
 	}
@@ -180,6 +185,13 @@ func (l *fakeLock) Unlock(ctx context.Context) error {
 }
 
 func (l *fakeLock) Validity(ctx context.Context) time.Duration {
+	l.mu.Lock()
+	look := l.look
+	l.look = nil
+	l.mu.Unlock()
+	if look != nil {
+		look()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.holds[rlock.OwnerOf(ctx)]; h != nil {

@@ -133,14 +133,12 @@ func (h *hold) loseLocked() {
 
 // wane lets the nodes' holds end by themselves: their watchdogs would keep them until
 // the owner's Unlocks, which may never come. They last as long as a holder that was cut
-// off would have had, so that this one has time to stop. mu is held.
+// off would have had, so that this one has time to stop. A release takes its turn after
+// it, so it cannot meet the next hold. mu is held.
 func (h *hold) wane() {
 	q := &round{r: h.r, limit: h.wait}
 	q.judge = func() bool { return q.open() == 0 }
 	q.askLocked(h.ctx, h.terms.in, func(ctx context.Context, m *member) answer {
-		if h.r.hold(h.owner) != h {
-			return answer{} // given back, perhaps taken again: that is another one's
-		}
 		return answer{err: m.Extend(ctx, max(h.terms.left, 100*time.Millisecond))}
 	}, nil)
 }

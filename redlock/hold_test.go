@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,9 +89,9 @@ func TestValidityUnderTheWatchdog(t *testing.T) {
 		f.locks[2].renew("o")
 		require.Equal(t, full-time.Second-drift, f.Validity(ctx), "three are: the smallest of them")
 
-		time.Sleep(f.Validity(ctx) - 1)
+		time.Sleep(f.Validity(ctx) - time.Nanosecond)
 		require.False(t, closed(lost))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.True(t, closed(lost), "its end is told by a timer")
 		f.locks[3].renew("o")
@@ -208,6 +209,7 @@ func TestUnlockOutcomes(t *testing.T) {
 			require.ErrorIs(t, err, v.err)
 			if v.err != nil {
 				require.ErrorContains(t, err, " of 5: ")
+				require.Equal(t, v.err == rlock.ErrLost, strings.Contains(err.Error(), "a majority of the servers does not have it"))
 			}
 			require.LessOrEqual(t, time.Since(begin), 20*time.Millisecond)
 			for _, s := range f.servers[v.gone : v.gone+v.hung] {
@@ -427,5 +429,22 @@ func TestListenersEnd(t *testing.T) {
 		require.Equal(t, 5, f.count("lost"))
 		require.NoError(t, f.Unlock(ctx))
 		require.False(t, closed(lost), "an Unlock does not close it")
+	})
+}
+
+// Who looks at a hold while it is extended does not judge it by its old lease.
+func TestExtendedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		ctx := as(t, "o")
+		require.NoError(t, f.LockLease(ctx, time.Second))
+		f.locks[0].mu.Lock()
+		f.locks[0].look = func() {
+			require.NoError(t, f.Extend(ctx, time.Minute))
+			time.Sleep(2 * time.Second)
+		}
+		f.locks[0].mu.Unlock()
+		require.Greater(t, f.Validity(ctx), 50*time.Second)
+		require.NoError(t, f.Unlock(ctx))
 	})
 }

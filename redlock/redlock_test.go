@@ -232,7 +232,8 @@ func TestLateGrant(t *testing.T) {
 		synctest.Wait()
 		require.Positive(t, f.Validity(ctx), "three of five")
 		f.locks[4].lose("o") // which came late, and is watched too
-		<-lost
+		synctest.Wait()
+		require.True(t, closed(lost))
 		require.Zero(t, f.Validity(ctx))
 		require.ErrorIs(t, f.Unlock(ctx), rlock.ErrLost)
 	})
@@ -447,4 +448,64 @@ func TestMULTI5_Undone(t *testing.T) {
 		require.True(t, f.servers[2].free() && f.servers[3].free() && f.servers[4].free())
 		require.Equal(t, 1, f.locks[2].count("unlock"))
 	})
+}
+
+// A release waits for the call before it, however long that takes, and Unlock does not.
+func TestMULTI5_ReleaseBehindAHungCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		ctx := as(t, "o")
+		require.NoError(t, f.Lock(ctx))
+		f.locks[2].deaf = true
+		f.servers[2].hang()
+		require.NoError(t, f.Extend(ctx, time.Hour))
+		require.NoError(t, f.Unlock(ctx))
+		time.Sleep(time.Second)
+		require.Equal(t, []int{0, 0, 1}, f.held("o"))
+		f.servers[2].wake()
+		time.Sleep(time.Second)
+		require.Equal(t, []int{0, 0, 0}, f.held("o"))
+	})
+}
+
+// Others' locks may hold something after an error; they are released.
+func TestMULTI5_AfterAnError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		f.servers[1].lies = true
+		f.servers[1].fail(errors.New("it did not work"))
+		require.NoError(t, f.Lock(as(t, "o")))
+		time.Sleep(time.Second)
+		require.Equal(t, []int{1, 0, 1}, f.held("o"))
+		require.NoError(t, f.Unlock(as(t, "o")))
+	})
+}
+
+// A wait never ends in the middle of an attempt, however long that takes.
+func TestWaitWithHungServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		f.servers[0].hang()
+		f.servers[1].take("other", 0)
+		for range 30 {
+			begin := time.Now()
+			got, err := f.TryLock(as(t, "o"), 300*time.Millisecond, 0)
+			require.NoError(t, err)
+			require.False(t, got)
+			require.Equal(t, 300*time.Millisecond, time.Since(begin))
+		}
+		f.servers[0].wake()
+	})
+}
+
+func TestNodeTimeout(t *testing.T) {
+	o := defaults()
+	for lease, want := range map[time.Duration]time.Duration{
+		0: 50 * time.Millisecond, time.Hour: 50 * time.Millisecond, 500 * time.Millisecond: 50 * time.Millisecond,
+		100 * time.Millisecond: 10 * time.Millisecond, 20 * time.Millisecond: 5 * time.Millisecond,
+	} {
+		require.Equal(t, want, o.limit(lease), lease)
+	}
+	require.NoError(t, WithNodeTimeout(time.Second)(&o))
+	require.Equal(t, time.Second, o.limit(20*time.Millisecond))
 }
