@@ -212,14 +212,16 @@ func (e *entry) takeTurn(k *call, inside bool) error {
 // endTurn passes the turn on.
 func (e *entry) endTurn() {
 	e.moved++
-	for _, line := range []*[]chan struct{}{&e.urgent, &e.turns} {
-		if len(*line) > 0 {
-			close((*line)[0])
-			*line = (*line)[1:]
-			return
-		}
+	line := &e.urgent
+	if len(*line) == 0 {
+		line = &e.turns
 	}
-	e.sending, e.turns, e.urgent = false, nil, nil
+	if len(*line) == 0 {
+		e.sending, e.turns, e.urgent = false, nil, nil
+		return
+	}
+	close((*line)[0])
+	*line = (*line)[1:]
 }
 
 // wakeGate has the head of the line ask Redis at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,46 +80,20 @@ func backoff(try int) time.Duration {
 // send makes one attempt.
 func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply, script.Fate) {
 	c := e.c
-	// Most requests fit in here, and it stays on the stack: the runner copies.
-	var buf [8]any
-	words, numKeys := append(buf[:0], names.key), 1
 	if q.Op == record.Acquire {
 		c.counters.attempts.Add(1)
 	}
 	var s *script.Script
+	var a script.Answer
 	switch fair := q.Hold != nil && q.Hold.Fair; {
 	case q.RW():
-		s, words = e.rwWords(q, words)
+		lua, words := e.rwWords(q)
+		s, a = lua, c.sendWords(ctx, e.key, q.Op, lua, 1, words)
 	case fair && q.Op != record.Keep || q.Hold == nil && e.sweepsQueue():
-		s, words, numKeys = e.fairWords(q, words, names.channel)
+		lua, words, numKeys := e.fairWords(q, names.channel)
+		s, a = lua, c.sendWords(ctx, e.key, q.Op, lua, numKeys, words)
 	default:
-		if q.Want.Token {
-			words, numKeys = append(words, script.TokenKey(e.key)), 2
-		}
-		switch q.Op {
-		case record.Acquire:
-			s = script.Acquire
-			words = append(words, c.ttlWord(q.TTL), q.Hold.Field, c.opt.guard)
-		case record.Keep:
-			s = script.Keep
-			words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
-		case record.Pass:
-			s = script.Pass
-			words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
-		case record.Release:
-			s = script.Release
-			words = append(words, names.channel, c.sharded.publish())
-			if q.Hold != nil {
-				words = append(words, q.Hold.Field)
-			}
-		}
-		words = appendAll(words, q.Found)
-	}
-	var a script.Answer
-	if c.opt.acks > 0 && (q.Op == record.Acquire || q.Op == record.Pass) {
-		a = c.sendAcked(ctx, e.key, s, numKeys, words)
-	} else {
-		a = c.runner.Send(ctx, s, numKeys, words...)
+		s, a = e.sendWhole(ctx, names, q)
 	}
 	switch {
 	case script.WrongType(a.Err) && q.Op != record.Acquire:
@@ -141,6 +116,48 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	return reply{err: a.Err}, a.Fate
 }
 
+// sendWords sends a script, and a grant to the replicas that are to have it.
+func (c *Client) sendWords(ctx context.Context, key string, op record.Op, s *script.Script, numKeys int, words []any) script.Answer {
+	if c.opt.acks > 0 && (op == record.Acquire || op == record.Pass) {
+		return c.sendAcked(ctx, key, s, numKeys, words)
+	}
+	return c.runner.Send(ctx, s, numKeys, words...)
+}
+
+// sendWhole is send for a lock that has neither halves nor a queue.
+func (e *entry) sendWhole(ctx context.Context, names *keys, q *record.Request) (*script.Script, script.Answer) {
+	c := e.c
+	// Most requests fit in here, and it stays on the stack: the runner copies.
+	var buf [8]any
+	words, numKeys := append(buf[:0], names.key), 1
+	if q.Want.Token {
+		words, numKeys = append(words, script.TokenKey(e.key)), 2
+	}
+	var s *script.Script
+	switch q.Op {
+	case record.Acquire:
+		s = script.Acquire
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, c.opt.guard)
+	case record.Keep:
+		s = script.Keep
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field, q.Depth)
+	case record.Pass:
+		s = script.Pass
+		words = append(words, c.ttlWord(q.TTL), q.Hold.Field)
+	case record.Release:
+		s = script.Release
+		words = append(words, names.channel, c.sharded.publish())
+		if q.Hold != nil {
+			words = append(words, q.Hold.Field)
+		}
+	}
+	words = appendAll(words, q.Found)
+	if c.opt.acks > 0 {
+		return s, c.sendWords(ctx, e.key, q.Op, s, numKeys, slices.Clone(words))
+	}
+	return s, c.runner.Send(ctx, s, numKeys, words...)
+}
+
 func appendAll(words []any, fields []string) []any {
 	for _, field := range fields {
 		words = append(words, field)
@@ -148,9 +165,9 @@ func appendAll(words []any, fields []string) []any {
 	return words
 }
 
-// rwWords are the words of a request on a read-write lock; words has its key.
-func (e *entry) rwWords(q *record.Request, words []any) (*script.Script, []any) {
-	base := script.HoldBase(e.key)
+// rwWords are the words of a request on a read-write lock.
+func (e *entry) rwWords(q *record.Request) (*script.Script, []any) {
+	words, base := []any{e.key}, script.HoldBase(e.key)
 	ended := ""
 	switch q.Op {
 	case record.Acquire:
@@ -184,10 +201,9 @@ func (e *entry) writerField(owner string) string {
 	return ""
 }
 
-// fairWords are the words of a request that the queue has a part in; words has the
-// lock's key.
-func (e *entry) fairWords(q *record.Request, words []any, channel any) (*script.Script, []any, int) {
-	queue, scores := script.QueueKey(e.key), script.ScoresKey(e.key)
+// fairWords are the words of a request that the queue has a part in.
+func (e *entry) fairWords(q *record.Request, channel any) (*script.Script, []any, int) {
+	words, queue, scores := []any{e.key}, script.QueueKey(e.key), script.ScoresKey(e.key)
 	switch q.Op {
 	case record.Acquire:
 		words = append(words, queue, scores, e.c.ttlWord(q.TTL), q.Hold.Field, e.c.opt.guard)
