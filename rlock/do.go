@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 )
 
 // Do locks l, runs fn and unlocks, also when fn panics or ends its goroutine.
@@ -32,7 +33,8 @@ func (l *lock) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 
 	returned := false
 	defer func() {
-		s.carried.over.Store(true)
+		now := time.Now()
+		s.carried.over.Store(&now)
 		l.leaveScope(o, s)
 		cancel(context.Canceled)
 		lostErr := s.lost()

@@ -266,3 +266,21 @@ func TestDo_CauseErrClosed(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, err, errFn)
 }
+
+// What was locked with the ctx of a Do can be unlocked with it when the Do has returned,
+// whatever lock it is, and what its owner has locked since cannot.
+func TestDo_UnlockOfOtherLocksAfterwards(t *testing.T) {
+	t.Parallel()
+	c, d := onShared(t), onShared(t)
+	a, b, other := c.NewLock(unique("a")), c.NewLock(unique("b")), d.NewLock(unique("other"))
+	var inner context.Context
+	require.NoError(t, a.Do(as("x"), func(ctx context.Context) error {
+		inner = ctx
+		return errors.Join(b.Lock(ctx), other.Lock(ctx))
+	}))
+	require.NoError(t, b.Unlock(inner))
+	require.NoError(t, other.Unlock(inner))
+	require.NoError(t, b.Lock(as("x")))
+	require.ErrorIs(t, b.Unlock(inner), ErrNotHeld)
+	require.NoError(t, b.Unlock(as("x")))
+}

@@ -176,7 +176,7 @@ var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); re
 // look calls f with the current owner's hold, if there is one, under its lock.
 func (l *lock) look(ctx context.Context, f func(*hold)) {
 	who, err := callerIn(ctx)
-	if err != nil || who.left || l.bad != nil {
+	if err != nil || who.left != nil || l.bad != nil {
 		return
 	}
 	l.lookAt(who.owner, f)
@@ -258,7 +258,7 @@ func (l *lock) do(ctx context.Context, op string, f func(caller) error) error {
 	if err != nil {
 		return l.wrap(op, who.owner, err)
 	}
-	if who.left && op != opUnlock {
+	if who.left != nil && op != opUnlock {
 		return l.wrap(op, who.owner, fmt.Errorf("%w: the Do that this ctx comes from has returned", ErrNotHeld))
 	}
 	if err := l.c.begin(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/relock-go/relock/internal/owner"
 )
@@ -47,9 +48,9 @@ type carried struct {
 	in *hold
 	// token is a FencedLock's, 0 when there is none. It does not change.
 	token uint64
-	// over is set when that Do has returned. The ctx may have leaked by then, and
+	// over is when that Do returned, nil before. The ctx may have leaked by then, and
 	// its owner may be inside again.
-	over atomic.Bool
+	over atomic.Pointer[time.Time]
 }
 
 func goroutine() Owner { return Owner(strconv.FormatInt(owner.Goroutine(), 10)) }
@@ -58,10 +59,9 @@ func goroutine() Owner { return Owner(strconv.FormatInt(owner.Goroutine(), 10)) 
 type caller struct {
 	owner Owner
 	self  Owner // the calling goroutine, when ctx carries an owner; else empty
-	// left is set when ctx comes from a Do that has returned. Only Unlock works
-	// then, and only for what was locked inside: in.
-	left bool
-	in   *hold
+	// left is when the Do returned that ctx comes from, nil: none has. Only Unlock works
+	// then, and only for what was locked before.
+	left *time.Time
 }
 
 // callerIn is OwnerOf for an operation.
@@ -70,7 +70,7 @@ func callerIn(ctx context.Context) (caller, error) {
 	if !ok {
 		return caller{owner: goroutine()}, nil
 	}
-	who := caller{owner: c.owner, self: goroutine(), left: c.over.Load(), in: c.in}
+	who := caller{owner: c.owner, self: goroutine(), left: c.over.Load()}
 	if err := owner.Check(string(c.owner)); err != nil {
 		return who, fmt.Errorf("%w: %w", ErrInvalidOwner, err)
 	}

@@ -14,7 +14,7 @@ func (e *entry) release(ctx context.Context, names *keys, who caller, half recor
 	e.lockAs(names)
 	defer e.unlock()
 	h := e.hold(who.owner, half)
-	if h == nil || who.left && h != who.in {
+	if h == nil || who.left != nil && e.c.start.Add(h.rec.Granted).After(*who.left) {
 		return e.notHeld(who.owner)
 	}
 	if now := e.c.clock(); h.rec.Left(now) == 0 {
