@@ -127,8 +127,10 @@ func (s *stage) beside(l locker, o rlock.Owner, seats []seat) string {
 	for _, t := range seats {
 		others = append(others, chair{t.of(s.ours), t.o})
 	}
+	_, reads := l.(*rlock.ReadLock)
 	for _, other := range others {
-		if other.o == o {
+		_, together := other.l.(*rlock.ReadLock)
+		if other.o == o || reads && together {
 			continue
 		}
 		// Looked at first: if o is still inside afterwards, both were.
