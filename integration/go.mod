@@ -6,7 +6,7 @@ replace github.com/relock-go/relock => ..
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
-	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/go-redsync/redsync/v4 v4.17.0
 	github.com/google/uuid v1.6.0
 	github.com/moby/moby/api v1.55.0
 	github.com/moby/moby/client v0.5.0

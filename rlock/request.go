@@ -60,7 +60,12 @@ func (e *entry) exchange(ctx context.Context, q *record.Request, until time.Time
 			select {
 			case <-e.c.closing: // no time to lose; Close sweeps what is left
 			case <-time.After(pause):
-				continue
+				e.mu.Lock()
+				stop = q.Abandoned() && q.Op != record.Pass // meanwhile
+				e.mu.Unlock()
+				if !stop {
+					continue
+				}
 			}
 		}
 		if doubtful {
