@@ -18,8 +18,9 @@
 --   "held:<ms>"              others have it, or are before; only when it does not queue
 --   "queued:<ms>:<ahead>"    it stands in the queue. It is not its turn before <ms>,
 --                            unless it is told: the PTTL of the holder (-1: none), or
---                            the time for which the head is waited for still. If it
---                            says nothing it is waited for until <ahead> from now
+--                            the time for which the head is waited for still, if that
+--                            is less. If it says nothing it is waited for until <ahead>
+--                            from now
 --   "restarted:<ms>", "rwlock"  as acquire
 --
 -- Each run sets the score anew, see stand: so a live one keeps its place, whatever others
@@ -49,7 +50,7 @@ redis.call('zcard', KEYS[3])
 local head, due = sweep(KEYS[2], KEYS[3], now, ARGV[2])
 if own < size or mine == 0 and head and head ~= ARGV[2] then
   local hint = left -- leftovers of this client keep the head out until they are swept
-  if size == 0 then
+  if head and head ~= ARGV[2] and (left < 0 or due - now < left) then
     hint = due - now
   end
   if wait == 0 then

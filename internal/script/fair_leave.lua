@@ -19,11 +19,11 @@ redis.call('zcard', KEYS[3])
 local found = false
 for i = 3, #ARGV, 2 do
   local field = ARGV[i]
-  local line = redis.call('lrange', KEYS[2], 0, -1)
-  if redis.call('lrem', KEYS[2], 0, field) > 0 then
+  local line = try('lrange', KEYS[2], 0, -1) or {}
+  if (try('lrem', KEYS[2], 0, field) or 0) > 0 then
     found = true
   end
-  if redis.call('zrem', KEYS[3], field) == 1 then
+  if try('zrem', KEYS[3], field) == 1 then
     for at, other in ipairs(line) do
       if other == field then
         closeUp(KEYS[3], line, at + 1, ARGV[i + 1])
@@ -31,7 +31,7 @@ for i = 3, #ARGV, 2 do
     end
     found = true
   end
-  local stands = redis.call('hmget', KEYS[1], field, 'mode')
+  local stands = try('hmget', KEYS[1], field, 'mode') or {}
   if stands[1] and not stands[2] then
     redis.call('del', KEYS[1])
     found = true
@@ -40,7 +40,7 @@ end
 if not found then
   return 204
 end
-if redis.call('exists', KEYS[1]) == 1 then
+if try('exists', KEYS[1]) == 1 then
   return 206
 end
 return tellNext(ARGV[2], ARGV[1], KEYS[2], KEYS[3])

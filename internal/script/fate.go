@@ -29,6 +29,7 @@ const (
 var passing = []string{
 	"LOADING ", "READONLY ", "TRYAGAIN ", "CLUSTERDOWN ", "MASTERDOWN ",
 	"BUSY ", "NOREPLICAS ", "MISCONF ", "max number of clients",
+	"non local key", // a script's key has moved on; they ask for it before they change anything
 }
 
 // redirects are answers of a node that does not serve the key; go-redis has

@@ -182,7 +182,7 @@ func TestGoldenFairScores(t *testing.T) {
 		b.line(fieldB, 35000, fieldD, 42000)
 		queue(wait) // F13: on time, and a moment before
 		b.later(329000, fieldB)
-		b.held(lease, b.askFor(0, 30000, fieldC))
+		b.held(time.Second, b.askFor(0, 30000, fieldC))
 		b.line(fieldB, 1000)
 		b.later(1000, fieldB)
 		b.queues(lease, b.ask(30000, fieldC))

@@ -8,21 +8,32 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- try is redis.call, but for a key that is gone from a slot that migrates, where it
+-- would raise an error in the middle of a script: false then. Keys of other types were
+-- refused before.
+local function try(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    return false
+  end
+  return reply
+end
+
 -- sweep drops the heads of the queue whose time is over, and those without a score,
 -- which nobody waits for; but not live, which asks at this moment. It returns the head
 -- that is left, or false, and its score.
 local function sweep(queue, scores, now, live)
   while true do
-    local head = redis.call('lindex', queue, 0)
+    local head = try('lindex', queue, 0)
     if not head then
       return false
     end
-    local score = tonumber(redis.call('zscore', scores, head) or nil)
+    local score = tonumber(try('zscore', scores, head) or nil)
     if score and (score > now or head == live) then
       return head, score
     end
-    redis.call('lpop', queue)
-    redis.call('zrem', scores, head)
+    try('lpop', queue)
+    try('zrem', scores, head)
   end
 end
 
@@ -31,17 +42,17 @@ end
 -- before it in it.
 local function closeUp(scores, line, first, wait)
   for at = first, #line do
-    if redis.call('zscore', scores, line[at]) then
-      redis.call('zincrby', scores, -wait, line[at])
+    if try('zscore', scores, line[at]) then
+      try('zincrby', scores, -wait, line[at])
     end
   end
 end
 
 -- enter takes field, if it is there, out of the queue: it has the lock.
 local function enter(queue, scores, field, wait)
-  redis.call('lrem', queue, 1, field)
-  if redis.call('zrem', scores, field) == 1 then
-    closeUp(scores, redis.call('lrange', queue, 0, -1), 1, wait)
+  try('lrem', queue, 1, field)
+  if try('zrem', scores, field) == 1 then
+    closeUp(scores, try('lrange', queue, 0, -1) or {}, 1, wait)
   end
 end
 
