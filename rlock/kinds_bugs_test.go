@@ -222,3 +222,28 @@ func TestFair_DeadWaiterBehindALongLease(t *testing.T) {
 	p.BlackHole(false)
 	require.NoError(t, l.Unlock(as("next")))
 }
+
+// One that was left out of the queue comes in again behind others of its process. Its
+// place here is before them all the same, and they do not wait for it to ask.
+func TestFair_OrderInRedisCounts(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	c := onShared(t, WithFairWaitTimeout(time.Minute))
+	l := c.NewFairLock(unique("order"))
+	occupy(t, l.Key(), time.Minute)
+	first, cancel := context.WithCancel(as("first"))
+	gone := async(func() error { return l.Lock(first) })
+	eventually(t, func() bool { return queued(t, l) == 1 }, "the first queues")
+	second := async(func() error { return l.Lock(as("second")) })
+	eventually(t, func() bool { return queued(t, l) == 2 }, "the second queues")
+	queue := script.QueueKey(l.Key())
+	rdb := look(t)
+	head := rdb.LIndex(ctx, queue, 0).Val()
+	require.NoError(t, rdb.LMove(ctx, queue, queue, "LEFT", "RIGHT").Err())
+	require.NoError(t, rdb.ZIncrBy(ctx, script.ScoresKey(l.Key()), 60_000, head).Err())
+	require.NoError(t, rdb.Del(ctx, l.Key()).Err()) // without a message
+	require.NoError(t, recv(t, second, "the head"))
+	cancel()
+	require.ErrorIs(t, recv(t, gone, "the other"), context.Canceled)
+	require.NoError(t, l.Unlock(as("second")))
+}

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/record"
@@ -78,11 +79,15 @@ func (e *entry) beat(w *waiter) {
 		if a.Fate != script.Ran {
 			return // the next one adds what this one should have
 		}
+		found, next, _ := strings.Cut(a.Text, ":")
 		e.lock()
 		defer e.unlock()
 		for _, other := range all {
-			if other.stand.Beat = max(other.stand.Beat, sent); a.Text != strconv.Itoa(len(all)) {
-				other.own.asked = time.Time{} // some have left, or were left out: they see for themselves
+			other.stand.Beat = max(other.stand.Beat, sent)
+			// Some have left, or were left out, and see for themselves. One that was may
+			// stand behind others of this process now, of which one is the head.
+			if found != strconv.Itoa(len(all)) || next != "" && next == other.stand.Field {
+				other.own.asked = time.Time{}
 				other.place.Ring()
 			}
 		}

@@ -6,7 +6,8 @@
 -- KEYS[3]  the scores of those in it
 -- ARGV     in turns a field, and of it what ARGV[4], [5] and [6] of fair_acquire are
 --
--- Reply: how many of them stand in the queue. Their scores are set, see stand.
+-- Reply: how many of them stand in the queue, and behind a colon the head if it is one of
+-- them and its turn has come: the lock is free. Their scores are set, see stand.
 local some = {}
 for i = 1, #ARGV, 4 do
   some[ARGV[i]] = {tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])}
@@ -20,5 +21,9 @@ for at, field in ipairs(redis.call('lrange', KEYS[2], 0, -1)) do
     found = found + 1
   end
   before = field
+end
+local head = redis.call('lindex', KEYS[2], 0)
+if left == -2 and some[head] then
+  return found .. ':' .. head
 end
 return tostring(found)

@@ -215,6 +215,9 @@ func TestGoldenFairScores(t *testing.T) {
 		b.later(300000, fieldC)
 		b.says("2", b.beat(5000, 0, 40000, fieldB, fieldC))
 		b.line(fieldB, 5000, fieldC, 10000)
+		b.says("released", b.free(fieldA)) // and whose turn has come hears of it
+		b.says("2:"+fieldB, b.beat(5000, 0, 40000, fieldB, fieldC))
+		b.says("1", b.beat(5000, 0, 40000, fieldC))
 		queue(wait) // F23: a peer has raised its own score
 		b.later(-(90000 - 330000), fieldB)
 		b.queues(lease, b.askFor(5000, 30000, fieldC))
