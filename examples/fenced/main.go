@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -78,11 +79,11 @@ func run(ctx context.Context, out io.Writer, url string) error {
 
 	err = store.deposit(ctx, tokenA, 1)
 	if err == nil {
-		return fmt.Errorf("the late write of A came through")
+		return errors.New("the late write of A came through")
 	}
 	fmt.Fprintf(out, "A wakes up and writes: %v\n", err)
 	if left := a.lock.Validity(ctx); left > 0 {
-		return fmt.Errorf("A still believes in its lock for %v", left)
+		return fmt.Errorf("worker A still believes in its lock for %v", left)
 	}
 	balance, err := store.balance(ctx)
 	if err != nil {

@@ -22,7 +22,6 @@ type rwWorld struct {
 
 	q        *Request
 	attempt  *rwPacket // of q
-	sent     bool      // q was sent at least once
 	wire     []*rwPacket
 	renewals []rwRenewal
 
