@@ -20,8 +20,7 @@ func WithBackoff(b Backoff) LockOption {
 	return func(o *lockOptions) error {
 		switch b := b.(type) {
 		case nil:
-			o.backoff = ExponentialBackoff{}
-			return nil
+			return WithBackoff(ExponentialBackoff{})(o)
 		case ExponentialBackoff:
 			if b.Initial < 0 || b.Max < 0 || b.Multiplier < 0 || b.Multiplier > 0 && b.Multiplier < 1 {
 				return errors.New("rlock: WithBackoff: Initial and Max are 0 or more, Multiplier is 0, or 1 or more")
@@ -31,7 +30,7 @@ func WithBackoff(b Backoff) LockOption {
 				return errors.New("rlock: WithBackoff: Delay is 0 or more")
 			}
 		}
-		o.backoff = b
+		o.backoff = &b
 		return nil
 	}
 }

@@ -29,9 +29,9 @@ type lock struct {
 	name string
 	key  string
 	keys *keys
-	kind kind
-	opt  lockOptions
 	bad  error // what is wrong with name or options
+	opt  lockOptions
+	kind kind
 }
 
 // newLock makes a lock of that kind. It sends nothing. A bad name or option is

@@ -199,9 +199,9 @@ func within(name string, d, least, most time.Duration, set func(*options)) Optio
 type LockOption func(*lockOptions) error
 
 type lockOptions struct {
-	nonReentrant bool
 	maxHold      time.Duration
-	backoff      Backoff // a SpinLock's; nil: the default
+	backoff      *Backoff // a SpinLock's; nil: the default
+	nonReentrant bool
 }
 
 // NonReentrant makes a re-entry through this object an ErrReentry.

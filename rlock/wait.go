@@ -22,7 +22,7 @@ type waiter struct {
 	owner, self  Owner // self: the goroutine, where that is another owner
 	lease, limit time.Duration
 	nonReentrant bool
-	backoff      Backoff // of a SpinLock; nil: the default
+	backoff      *Backoff // of a SpinLock; nil: the default
 	began        time.Time
 
 	hold    *hold  // granted by the releaser
@@ -232,9 +232,9 @@ func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
 
 // pause is how long a SpinLock's waiter sleeps. Its Backoff may be the user's.
 func (e *entry) pause(w *waiter) time.Duration {
-	b := w.backoff
-	if b == nil {
-		b = ExponentialBackoff{}
+	var b Backoff = ExponentialBackoff{}
+	if w.backoff != nil {
+		b = *w.backoff
 	}
 	w.tries++
 	e.unlock()

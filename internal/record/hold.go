@@ -24,8 +24,8 @@ type Hold struct {
 	next     *Hold         // of the record's
 	stands   time.Duration // the field cannot stand any longer, by Mono
 	Depth    int32         // Unlocks that are due
-	renewing int32         // renewals under way
 	proofs   uint32        // requests that kept it, answered so far; renewals apart
+	renewing int16         // renewals under way
 	Half     Half
 	Fair     bool // a queue in Redis is to hear of its end
 	state    state
