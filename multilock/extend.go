@@ -25,20 +25,19 @@ func (g *MultiLock) extend(ctx context.Context, o rlock.Owner, lease time.Durati
 	}
 	s := g.sit(o)
 	defer g.rise(o, s)
-	if g.held(o) == nil {
+	h := g.held(o)
+	switch {
+	case h == nil:
 		return notHeld(o)
-	}
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		return ended(ctx)
 	}
-	h := s.hold
-	if h == nil {
-		return notHeld(o)
+	if err := s.turnFor(ctx, o, h); err != nil {
+		return err
+	}
+	defer func() { <-s.turn }()
+	if ctx.Err() != nil {
+		return ended(ctx)
 	}
 	if lost := h.loss(ctx); lost != nil {
 		return lost

@@ -130,6 +130,26 @@ func (h *hold) allLost() bool {
 	return true
 }
 
+// turnFor waits for the turn, while h is what the owner has. A Lock that finds h's
+// lease over keeps the turn for as long as others have a member, and what it gets is
+// another hold. After an error the caller does not have the turn.
+func (s *seat) turnFor(ctx context.Context, o rlock.Owner, h *hold) error {
+	select {
+	case s.turn <- struct{}{}:
+		if s.hold == h {
+			return nil
+		}
+		<-s.turn
+	case <-h.over:
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+	if h.depth == 0 { // nobody changes it any more
+		return notHeld(o)
+	}
+	return fmt.Errorf("%w: its lease is over, and another Lock of this owner came after it", rlock.ErrLost)
+}
+
 // set changes what the seat's owner holds. The caller has the turn.
 func (g *MultiLock) set(s *seat, h *hold) {
 	g.mu.Lock()
@@ -156,16 +176,15 @@ func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
 	defer g.rise(o, s)
 	// Another goroutine of this owner that is about to take the group may have the
 	// turn for long; who holds it does not.
-	if g.held(o) == nil {
-		return notHeld(o)
-	}
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
-	h := s.hold
+	h := g.held(o)
 	if h == nil {
 		return notHeld(o)
 	}
 	ctx = rlock.WithOwner(context.WithoutCancel(ctx), o)
+	if err := s.turnFor(ctx, o, h); err != nil {
+		return err
+	}
+	defer func() { <-s.turn }()
 	lost := h.loss(ctx)
 	if h.depth--; h.depth > 0 {
 		return lost

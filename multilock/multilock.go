@@ -150,7 +150,8 @@ func (g *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (boo
 // errors.
 //
 // It works with a ctx that has ended, and ending ctx does not stop it. nil means
-// that all members were held until now. ErrLost: one of them was lost before.
+// that all members were held until now. ErrLost: one of them was lost before, or the
+// lease ran out; what another goroutine of the owner has locked since stays.
 // ErrNotHeld: the owner does not hold the group, and nothing was changed.
 // ErrUnsettled: a member did not answer in time; its release goes on.
 func (g *MultiLock) Unlock(ctx context.Context) error {
