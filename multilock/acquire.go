@@ -98,8 +98,10 @@ func (a *attempt) run() (bool, error) {
 			return false, lost
 		}
 		a.g.set(s, nil)
-		// What it may have left behind is no matter of the new hold's.
-		_ = giveBack(a.detached(), h.parts)
+		if !h.isGone() {
+			// What it may have left behind is no matter of the new hold's.
+			_ = giveBack(a.detached(), h.parts)
+		}
 	}
 	h, err := a.rounds()
 	if h != nil {
@@ -134,11 +136,12 @@ func (a *attempt) turn(s *seat) (bool, error) {
 func (a *attempt) again(h *hold) (bool, error) {
 	if h.lease > 0 && (a.lease == 0 || a.lease > h.left(a.ctx)) {
 		ctx := rlock.WithOwner(a.bounded, a.owner)
-		err := errors.Join(each(h.parts, func(p part) error { return lengthen(ctx, p, a.lease) })...)
-		if err = errors.Join(err, h.loss(a.ctx)); err != nil {
+		if err := a.g.relet(ctx, h, a.lease, lengthen); err != nil {
 			return false, err
 		}
-		h.last(a.ctx, a.lease)
+		if lost := h.loss(a.ctx); lost != nil {
+			return false, lost
+		}
 	}
 	h.depth++
 	return true, nil

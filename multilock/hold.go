@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/relock-go/relock/rlock"
@@ -18,7 +19,8 @@ type hold struct {
 	depth int           // Unlocks that are due
 	lease time.Duration // 0: kept by the watchdogs
 	until time.Time     // of a lease: when it ends, as agreed
-	over  chan struct{} // closed when the hold ends: with the last Unlock
+	over  chan struct{} // closed when the owner has it no more: with the last Unlock
+	gone  chan struct{} // closed when its parts were given back before that
 
 	lost chan struct{} // made when somebody asks; guarded by the group's mu
 }
@@ -26,20 +28,55 @@ type hold struct {
 // left is for how long all of h is proven. A member that was lost may be held by
 // the same owner again, without the group.
 func (h *hold) left(ctx context.Context) time.Duration {
-	least := time.Duration(1<<63 - 1)
-	for _, p := range h.parts {
+	if h.isGone() {
+		return 0
+	}
+	return least(ctx, h.parts)
+}
+
+// least is what the part has left that has the least.
+func least(ctx context.Context, parts []part) time.Duration {
+	left := time.Duration(1<<63 - 1)
+	for _, p := range parts {
 		if p.isLost() {
 			return 0
 		}
-		least = min(least, p.Validity(ctx))
+		left = min(left, p.Validity(ctx))
 	}
-	return least
+	return left
 }
 
-// last notes that h has a new lease.
-func (h *hold) last(ctx context.Context, lease time.Duration) {
+// last notes that h has a new lease. What the owner held of a part before says nothing
+// of when it ends, unless there is nothing else.
+func (g *MultiLock) last(ctx context.Context, h *hold, lease time.Duration) {
 	now := time.Now() // before what is left from then on
-	h.lease, h.until = lease, now.Add(h.left(ctx))
+	own := slices.DeleteFunc(slices.Clone(h.parts), func(p part) bool { return p.outer })
+	if len(own) == 0 {
+		own = h.parts
+	}
+	until := now.Add(least(ctx, own))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.lease, h.until = lease, until
+}
+
+// end gives all parts of h back, before its Unlocks: its lease is over, but some parts
+// could outlast it. Those Unlocks say that it is lost.
+func (g *MultiLock) end(ctx context.Context, h *hold) error {
+	g.mu.Lock()
+	h.until = time.Now()
+	g.mu.Unlock()
+	close(h.gone)
+	return undone(giveBack(ctx, h.parts))
+}
+
+func (h *hold) isGone() bool {
+	select {
+	case <-h.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // agreed tells whether h had a lease that is over by now: its end is no loss that
@@ -48,6 +85,9 @@ func (h *hold) agreed() bool { return h.lease > 0 && !time.Now().Before(h.until)
 
 // loss is ErrLost with the name of the first part that is lost; nil if none is.
 func (h *hold) loss(ctx context.Context) error {
+	if h.isGone() {
+		return errGone
+	}
 	for _, p := range h.parts {
 		if p.isLost() || p.Validity(ctx) == 0 {
 			return p.named(rlock.ErrLost)
@@ -56,10 +96,15 @@ func (h *hold) loss(ctx context.Context) error {
 	return nil
 }
 
+var errGone = fmt.Errorf("%w: its lease was over when a new one could not be had", rlock.ErrLost)
+
 // awaitLoss waits until a part of h is lost, and returns the error of that; nil when
 // stop was closed and none is.
 func (h *hold) awaitLoss(stop <-chan struct{}) error {
-	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(stop)}}
+	cases := []reflect.SelectCase{
+		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(stop)},
+		{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(h.gone)},
+	}
 	for _, p := range h.parts {
 		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(p.lost)})
 	}
@@ -68,6 +113,9 @@ func (h *hold) awaitLoss(stop <-chan struct{}) error {
 		if p.isLost() {
 			return p.named(rlock.ErrLost)
 		}
+	}
+	if h.isGone() {
+		return errGone
 	}
 	return nil
 }
@@ -122,6 +170,9 @@ func (g *MultiLock) sweep() {
 }
 
 func (h *hold) allLost() bool {
+	if h.isGone() {
+		return true
+	}
 	for _, p := range h.parts {
 		if !p.isLost() {
 			return false
@@ -190,6 +241,9 @@ func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
 		return lost
 	}
 	g.set(s, nil)
+	if h.isGone() {
+		return lost
+	}
 	err := errors.Join(giveBack(ctx, h.parts)...)
 	if errors.Is(err, rlock.ErrLost) {
 		return err
@@ -211,4 +265,13 @@ func giveBack(ctx context.Context, parts []part) []error {
 		}
 		return p.Unlock(ctx)
 	})
+}
+
+// undone joins those errors of giveBack that leave it open whether a part was given
+// back. One that was lost is not there to be given back.
+func undone(errs []error) error {
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		return err == nil || !errors.Is(err, rlock.ErrUnsettled) &&
+			(errors.Is(err, rlock.ErrLost) || errors.Is(err, rlock.ErrNotHeld))
+	})...)
 }

@@ -101,8 +101,8 @@ func (g *MultiLock) Name() string { return g.name }
 
 // Lock waits until the owner in ctx, else the calling goroutine, holds all members.
 // Their watchdogs keep them until the last Unlock. An owner that holds the group
-// enters once more without asking anybody, also where a member is NonReentrant,
-// and needs one more Unlock.
+// enters once more, also where a member is NonReentrant, and needs one more Unlock.
+// That asks nobody, unless the hold has a lease: see LockLease.
 //
 // ctx bounds the waiting, not the hold: ending it later releases nothing. After an
 // error, a panic of a member or the end of ctx the members that were taken are
@@ -124,7 +124,8 @@ func (g *MultiLock) Lock(ctx context.Context) error {
 // is over before all members can be taken, three times in a row, is
 // ErrInvalidLease.
 //
-// A nested LockLease only lengthens the lease, and asks the members if it does. A
+// A nested LockLease only lengthens the lease, and asks the members if it does. If one
+// of them fails, the others are given back the lease that they had, as by Extend. A
 // lease that ran out is no error for the owner's next Lock; an Unlock of it is
 // ErrLost.
 func (g *MultiLock) LockLease(ctx context.Context, lease time.Duration) error {
@@ -161,7 +162,12 @@ func (g *MultiLock) Unlock(ctx context.Context) error {
 
 // Extend gives the current hold a new lease, counted from now: longer or shorter
 // than before, 1 ms to 10 years. 0 hands it to the watchdogs. It asks all members
-// at once. If one of them fails the others are given back the lease that they had.
+// at once. If one of them fails the others are given back the lease that they had; if
+// that is over by then, all are given back, and the group is lost.
+//
+// What the owner held of a member before the group is never shortened, nor taken from
+// its watchdog; it may be lengthened, as by a nested LockLease, and stays so. What it
+// takes of a member inside the group shares the group's lease.
 //
 // Errors: ErrNotHeld, ErrLost, ErrInvalidLease, and as Lock.
 func (g *MultiLock) Extend(ctx context.Context, lease time.Duration) error {

@@ -76,7 +76,7 @@ func (r *round) take(m member) (v verdict, err error) {
 
 // begin makes a hold of all parts. A lease counts from here on, for all of them.
 func (r *round) begin() (*hold, verdict, error) {
-	h := &hold{parts: r.parts, depth: 1, over: make(chan struct{})}
+	h := &hold{parts: r.parts, depth: 1, over: make(chan struct{}), gone: make(chan struct{})}
 	if r.lease > 0 && len(r.parts) > 1 {
 		ctx := rlock.WithOwner(r.bounded, r.owner)
 		err := errors.Join(each(r.parts, func(p part) error { return prolong(ctx, p, r.lease) })...)
@@ -84,7 +84,7 @@ func (r *round) begin() (*hold, verdict, error) {
 			return nil, failed, err
 		}
 	}
-	h.last(r.ctx, r.lease)
+	r.g.last(r.ctx, h, r.lease)
 	if err := h.loss(r.ctx); err != nil {
 		return nil, lapsed, fmt.Errorf("%w, while others were waited for", err)
 	}
@@ -123,10 +123,5 @@ func (r *round) keep() {
 }
 
 // undo gives back all parts. Its error names those for which nobody knows whether
-// they were; a part that was lost is not there to be given back.
-func (r *round) undo() error {
-	errs := giveBack(r.detached(), r.parts)
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
-		return err == nil || errors.Is(err, rlock.ErrLost) || errors.Is(err, rlock.ErrNotHeld)
-	})...)
-}
+// they were.
+func (r *round) undo() error { return undone(giveBack(r.detached(), r.parts)) }
