@@ -261,7 +261,9 @@ func TestBehaviourRenewal_RestartedServer(t *testing.T) {
 		eventually(t, func() bool { return l.Lock(as("a")) == nil }, "%s is locked again", l.Name())
 	}
 	from := c.Stats().Renewals
-	eventually(t, func() bool { return c.Stats().Renewals >= from+uint64(4*len(locks)) }, "renewed for longer than the timeout")
+	eventually(t, func() bool {
+		return c.Stats().Renewals >= from+uint64(4*len(locks))
+	}, "renewed for longer than the timeout")
 	for _, l := range locks {
 		require.Positive(t, l.Validity(as("a")), l.Name())
 		require.NoError(t, l.Unlock(as("a")), l.Name())
