@@ -44,7 +44,8 @@ type attempt struct {
 	order   []member        // in which the next round takes them, see tie
 	refused bool            // others had a member,
 	why     error           // the last time; nil: somebody held it
-	trip    time.Duration   // the longest that a later member took to answer
+	by      member          // that was refused then
+	trip    time.Duration   // the longest that a later member took to answer, in the last round
 }
 
 // verdict is what came of asking a member, or all of them.
@@ -84,6 +85,9 @@ func (a *attempt) run() (bool, error) {
 	}
 	s := a.g.sit(a.owner)
 	defer a.g.rise(a.owner, s)
+	if a.inside(s) {
+		return true, nil
+	}
 	if got, err := a.turn(s); !got {
 		return false, err
 	}
@@ -110,20 +114,45 @@ func (a *attempt) run() (bool, error) {
 	return h != nil, err
 }
 
+// inside enters the hold that the owner has, if that asks nobody. Then there is no need
+// for the turn, which another goroutine of the owner may have for long.
+func (a *attempt) inside(s *seat) bool {
+	h := a.g.held(a.owner)
+	if h == nil || h.loss(a.ctx) != nil {
+		return false
+	}
+	left := h.left(a.ctx)
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	if s.hold != h || h.lease > 0 && (a.lease == 0 || a.lease > left) {
+		return false
+	}
+	h.depth++
+	return true
+}
+
 // turn waits until no other goroutine of the owner takes the group. (false, nil):
-// the wait is over.
+// the wait is over. One attempt does not wait for that, but for what is done to a hold
+// that the owner has.
 func (a *attempt) turn(s *seat) (bool, error) {
 	select {
 	case s.turn <- struct{}{}:
 		return true, nil
 	default:
 	}
+	var over <-chan struct{}
 	if a.wait == 0 {
-		return false, nil
+		h := a.g.held(a.owner)
+		if h == nil {
+			return false, nil
+		}
+		over = h.over
 	}
 	select {
 	case s.turn <- struct{}{}:
 		return true, nil
+	case <-over:
+		return false, nil
 	case <-a.bounded.Done():
 		if a.ctx.Err() != nil {
 			return false, ended(a.ctx)
@@ -143,6 +172,8 @@ func (a *attempt) again(h *hold) (bool, error) {
 			return false, lost
 		}
 	}
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
 	h.depth++
 	return true, nil
 }
@@ -154,6 +185,8 @@ func (a *attempt) rounds() (*hold, error) {
 		switch {
 		case v == granted:
 			return h, nil
+		case v == failed && a.bounded.Err() != nil:
+			return nil, errors.Join(err, a.by.named(a.why)) // that is why it took so long
 		case v == failed:
 			return nil, err
 		case v == taken:
@@ -176,10 +209,11 @@ func (a *attempt) rounds() (*hold, error) {
 
 // pause waits for a moment with nothing held. It tells whether the wait is over:
 // there is no other round so shortly before that that it had no time for its answers,
-// because that would be an error, though it is known that others have a member.
+// because that would be an error, though it is known that others have a member. But
+// one slow answer does not end the trying when half of the wait is left.
 func (a *attempt) pause() (over bool, err error) {
 	d := between(shortestPause, longestPause)
-	round := 2 * a.trip * time.Duration(len(a.order))
+	round := min(max(2*a.trip*time.Duration(len(a.order)), shortestPause), a.wait/2)
 	if left, ends := a.left(); ends && left <= d+round {
 		d, over = left, true
 	}
@@ -283,7 +317,7 @@ func (a *attempt) try(ctx context.Context, m member, wait time.Duration, parts [
 	case got:
 		return granted, nil
 	}
-	a.refused, a.why = true, err
+	a.refused, a.why, a.by = true, err, m
 	if twice := a.twice(m, parts); twice != nil {
 		return failed, twice
 	}

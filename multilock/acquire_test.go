@@ -514,6 +514,29 @@ func TestWait_Budget(t *testing.T) {
 	})
 }
 
+// One slow answer does not end the trying.
+func TestWait_AfterASlowAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b", "c", "d")
+		g := group(t, l...)
+		require.NoError(t, l[1].Lock(as(t, bob)))
+		slow := true
+		l[1].hook = func(_ context.Context, op string) error {
+			if slow && op == "lock" {
+				slow = false
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		time.AfterFunc(2*time.Second, func() { _ = l[1].Unlock(as(t, bob)) })
+		began := time.Now()
+		got, err := g.TryLock(as(t, alice), 9*time.Second, 0)
+		require.NoError(t, err)
+		require.True(t, got)
+		require.Less(t, time.Since(began), 3*time.Second, "it was free after two")
+	})
+}
+
 // A server that is slow, and a holder of a later member, are two things: the answer
 // may take longer than the wait for the holder.
 func TestSlowServer(t *testing.T) {

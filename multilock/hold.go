@@ -12,15 +12,16 @@ import (
 )
 
 // hold is one owner's hold of the group, from its outermost Lock to its last Unlock.
-// Who has the turn of its seat may read and change what is not said to be guarded
-// otherwise.
 type hold struct {
 	parts []part        // never changes
-	depth int           // Unlocks that are due
+	gone  chan struct{} // closed when its parts were given back before it ended
+	over  chan struct{} // closed when it ends: with the last Unlock, or a Lock after its lease
+
+	// Who has the turn changes them, under the group's mu, and may read them without.
+	// Others may enter once more under mu.
+	depth int           // Unlocks that are due; guarded by mu for everybody
 	lease time.Duration // 0: kept by the watchdogs
 	until time.Time     // of a lease: when it ends, as agreed
-	over  chan struct{} // closed when the owner has it no more: with the last Unlock
-	gone  chan struct{} // closed when its parts were given back before that
 
 	lost chan struct{} // made when somebody asks; guarded by the group's mu
 }
@@ -123,7 +124,8 @@ func (h *hold) awaitLoss(stop <-chan struct{}) error {
 var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // seat is an owner's place in a group. What the owner's goroutines do that sends
-// something to members is done one at a time, in turn.
+// something to members is done one at a time, in turn. To enter once more where nobody
+// is asked needs no turn.
 type seat struct {
 	turn  chan struct{} // holds a token while somebody has the turn
 	calls int           // that use the seat; guarded by the group's mu
@@ -153,7 +155,10 @@ func (g *MultiLock) rise(o rlock.Owner, s *seat) {
 	}
 }
 
-// sweep forgets holds whose lease ran out and that nobody has unlocked since: their
+// remembered is for how long the Unlocks may come of a hold whose lease ran out.
+const remembered = 5 * time.Minute
+
+// sweep forgets holds whose lease ran out and that nobody has unlocked for long: their
 // owners may never come back. It looks each time that the seats have doubled. mu is
 // held.
 func (g *MultiLock) sweep() {
@@ -161,7 +166,7 @@ func (g *MultiLock) sweep() {
 		return
 	}
 	for o, s := range g.seats {
-		if s.calls == 0 && s.hold.agreed() && s.hold.allLost() {
+		if s.calls == 0 && s.hold.agreed() && time.Since(s.hold.until) >= remembered && s.hold.allLost() {
 			close(s.hold.over)
 			delete(g.seats, o)
 		}
@@ -195,7 +200,7 @@ func (s *seat) turnFor(ctx context.Context, o rlock.Owner, h *hold) error {
 	case <-ctx.Done():
 		return ended(ctx)
 	}
-	if h.depth == 0 { // nobody changes it any more
+	if h.depth == 0 { // it is over, so nobody changes that any more
 		return notHeld(o)
 	}
 	return fmt.Errorf("%w: its lease is over, and another Lock of this owner came after it", rlock.ErrLost)
@@ -209,6 +214,20 @@ func (g *MultiLock) set(s *seat, h *hold) {
 		close(s.hold.over)
 	}
 	s.hold = h
+}
+
+// down counts one Unlock of what the seat's owner holds, and tells whether it was the
+// last one: then it holds nothing. The caller has the turn.
+func (g *MultiLock) down(s *seat) (last bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := s.hold
+	if h.depth--; h.depth > 0 {
+		return false
+	}
+	close(h.over)
+	s.hold = nil
+	return true
 }
 
 // held is what the owner holds, or nil.
@@ -237,10 +256,9 @@ func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
 	}
 	defer func() { <-s.turn }()
 	lost := h.loss(ctx)
-	if h.depth--; h.depth > 0 {
+	if !g.down(s) {
 		return lost
 	}
-	g.set(s, nil)
 	if h.isGone() {
 		return lost
 	}

@@ -246,7 +246,8 @@ func TestLease_RunsOut(t *testing.T) {
 	})
 }
 
-// Owners that let their lease run out and never come back are forgotten.
+// Owners that let their lease run out and never come back are forgotten, but not before
+// they have had the time to unlock.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := fakes("a", "b")
@@ -257,6 +258,7 @@ func TestSweep(t *testing.T) {
 		}
 		for range 100 {
 			runOut(rlock.NewOwner())
+			time.Sleep(remembered)
 		}
 		require.LessOrEqual(t, len(g.seats), 17)
 
@@ -268,6 +270,7 @@ func TestSweep(t *testing.T) {
 		require.NoError(t, l[0].Lock(as(t, alice)))
 		runOut(alice)
 		require.Equal(t, []int{2, 0}, depths(l))
+		time.Sleep(remembered)
 		g.most = 0
 		got, err := g.TryLock(as(t, bob), 0, 0)
 		require.NoError(t, err)
@@ -275,6 +278,25 @@ func TestSweep(t *testing.T) {
 		require.Len(t, g.seats, 1)
 		require.ErrorIs(t, g.Unlock(as(t, alice)), rlock.ErrLost)
 		require.Equal(t, []int{1, 0}, depths(l))
+	})
+}
+
+// However many owners there are, an Unlock soon after the lease ran out is ErrLost.
+func TestSweep_NotAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b")
+		g := group(t, l...)
+		var owners []rlock.Owner
+		for range 100 {
+			o := rlock.NewOwner()
+			owners = append(owners, o)
+			require.NoError(t, g.LockLease(as(t, o), time.Second))
+			time.Sleep(time.Second)
+		}
+		for _, o := range owners {
+			require.ErrorIs(t, g.Unlock(as(t, o)), rlock.ErrLost)
+		}
+		require.Empty(t, g.seats)
 	})
 }
 

@@ -127,7 +127,7 @@ func (g *MultiLock) Lock(ctx context.Context) error {
 // A nested LockLease only lengthens the lease, and asks the members if it does. If one
 // of them fails, the others are given back the lease that they had, as by Extend. A
 // lease that ran out is no error for the owner's next Lock; an Unlock of it is
-// ErrLost.
+// ErrLost, and after five minutes perhaps ErrNotHeld.
 func (g *MultiLock) LockLease(ctx context.Context, lease time.Duration) error {
 	_, err := g.lock(ctx, "lock", -1, lease)
 	return err
@@ -139,7 +139,8 @@ func (g *MultiLock) LockLease(ctx context.Context, lease time.Duration) error {
 // as in LockLease.
 //
 // (false, nil) means that others had a member at every attempt. Another goroutine
-// with the same owner that is still about to take the group counts as others. A
+// with the same owner that is about to take the group, or to give it back, counts as
+// others. A
 // member that is still unanswered when the wait is over is an error, ErrUnsettled,
 // and undone.
 func (g *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {

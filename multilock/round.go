@@ -1,6 +1,7 @@
 package multilock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ type round struct {
 // ends the goroutine.
 func (a *attempt) round() (h *hold, v verdict, err error) {
 	r := &round{attempt: a, stop: func() {}}
+	last := a.trip
+	a.trip = 0
+	defer func() { a.trip = cmp.Or(a.trip, last) }()
 	returned := false
 	defer func() {
 		if returned && v == granted {

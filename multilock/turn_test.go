@@ -2,6 +2,7 @@ package multilock
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,5 +88,79 @@ func TestTurn_OfAHoldThatWasUnlocked(t *testing.T) {
 		require.ErrorIs(t, <-extended, rlock.ErrNotHeld)
 		require.NoError(t, <-unlocked)
 		require.Equal(t, []int{0, 0}, depths(l))
+	})
+}
+
+// Who holds the group is inside, also while another goroutine of its owner has the turn
+// for long.
+func TestTurn_NotNeededInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b")
+		g := group(t, l...)
+		ctx := as(t, alice)
+		require.NoError(t, g.Lock(ctx))
+		l[0].hook = func(ctx context.Context, op string) error {
+			if op == "extend" {
+				return sleep(ctx, 2*time.Second)
+			}
+			return nil
+		}
+		extended := make(chan error, 1)
+		go func() { extended <- g.Extend(ctx, time.Minute) }()
+		time.Sleep(trip)
+		began := time.Now()
+		got, err := g.TryLock(ctx, 0, 0)
+		require.NoError(t, err)
+		require.True(t, got)
+		require.NoError(t, g.LockLease(ctx, time.Second))
+		require.Zero(t, time.Since(began))
+		require.NoError(t, <-extended)
+
+		// One attempt that needs another lease waits for the turn.
+		go func() { extended <- g.Extend(ctx, time.Minute) }()
+		time.Sleep(trip)
+		got, err = g.TryLock(ctx, 0, time.Hour)
+		require.NoError(t, err)
+		require.True(t, got)
+		require.NoError(t, <-extended)
+		require.Greater(t, g.Validity(ctx), 30*time.Minute)
+		for range 4 {
+			require.Positive(t, g.Validity(ctx))
+			require.NoError(t, g.Unlock(ctx))
+		}
+		require.Equal(t, []int{0, 0}, depths(l))
+	})
+}
+
+// Goroutines of one owner that enter and leave, and extend, all at once: as many Unlocks
+// are due as there were Locks.
+func TestTurn_ManyInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b")
+		g := group(t, l...)
+		ctx := as(t, alice)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for range 50 {
+					if err := g.Lock(ctx); err != nil {
+						t.Errorf("lock: %v", err)
+						return
+					}
+					if i%4 == 0 {
+						if err := g.Extend(ctx, time.Duration(i)*time.Hour); err != nil {
+							t.Errorf("extend: %v", err)
+						}
+					}
+					if err := g.Unlock(ctx); err != nil {
+						t.Errorf("unlock: %v", err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(t, []int{0, 0}, depths(l))
+		require.Empty(t, g.seats)
+		require.ErrorIs(t, g.Unlock(ctx), rlock.ErrNotHeld)
 	})
 }
