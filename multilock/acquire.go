@@ -70,11 +70,23 @@ func (g *MultiLock) lock(ctx context.Context, op string, wait, lease time.Durati
 	}
 	got, err := a.run()
 	if wait > 0 && errors.Is(err, context.DeadlineExceeded) && a.bounded.Err() != nil && ctx.Err() == nil {
-		// That is not the caller's ctx.
-		err = fmt.Errorf("%w: the wait is over: %v", rlock.ErrUnsettled, err)
+		err = waited{err}
 	}
 	return got, g.wrap(op, a.owner, err)
 }
+
+// waited is the error of a wait that is over: the deadline in it is not the caller's.
+type waited struct{ err error }
+
+func (w waited) Error() string {
+	return fmt.Sprintf("%v: the wait is over: %v", rlock.ErrUnsettled, w.err)
+}
+
+func (w waited) Is(target error) bool {
+	return target == rlock.ErrUnsettled || target != context.DeadlineExceeded && errors.Is(w.err, target)
+}
+
+func (w waited) As(target any) bool { return errors.As(w.err, target) }
 
 func (a *attempt) run() (bool, error) {
 	if err := checkLease(a.lease); err != nil {

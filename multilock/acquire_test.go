@@ -225,6 +225,45 @@ func TestUndo_NamesWhatItCannot(t *testing.T) {
 	})
 }
 
+// A loss does not hide that another part of an inner group was not undone.
+func TestUndo_OfAGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b", "c")
+		inner := group(t, l[0], l[1])
+		g, err := New(inner, l[2])
+		require.NoError(t, err)
+		l[1].hook = func(_ context.Context, op string) error {
+			if op == "unlock" {
+				return rlock.ErrUnsettled
+			}
+			return nil
+		}
+		l[2].hook = func(_ context.Context, op string) error {
+			l[0].remove()
+			return errServer
+		}
+		err = g.Lock(as(t, alice))
+		require.ErrorIs(t, err, errServer)
+		require.ErrorContains(t, err, "not undone")
+		require.ErrorIs(t, err, rlock.ErrUnsettled)
+	})
+}
+
+// When the wait is over the errors of members stay to be found.
+func TestWait_OverKeepsTheErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := fakes("a", "b")
+		g := group(t, l...)
+		l[0].refuse("unlock")
+		l[1].hook = func(ctx context.Context, _ string) error { return sleep(ctx, time.Hour) }
+		got, err := g.TryLock(as(t, alice), time.Second, 0)
+		require.False(t, got)
+		require.ErrorIs(t, err, rlock.ErrUnsettled)
+		require.ErrorIs(t, err, errServer, "of the Unlock")
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
 // MULTI-6: members that are there are kept alive while another is waited for.
 func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -254,6 +293,31 @@ func TestKeeper(t *testing.T) {
 		time.Sleep(trip)
 		synctest.Wait()
 		require.True(t, isClosed(lost))
+		require.Equal(t, []int{0, 0, 0}, depths(l))
+	})
+}
+
+// One silent server does not keep the others from being kept alive.
+func TestKeeper_OneIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 300 * time.Millisecond
+		l, _ := fakes("a", "b", "c")
+		g := group(t, l...)
+		l[0].hook = func(ctx context.Context, op string) error {
+			if op == "extend" {
+				return sleep(ctx, time.Minute)
+			}
+			return nil
+		}
+		l[2].hook = func(ctx context.Context, op string) error {
+			if op == "lock" {
+				time.Sleep(5 * lease)
+				require.Equal(t, []int{0, 1, 0}, depths(l), "b is kept, a is not")
+				return errServer
+			}
+			return nil
+		}
+		require.ErrorIs(t, g.LockLease(as(t, alice), lease), errServer)
 		require.Equal(t, []int{0, 0, 0}, depths(l))
 	})
 }

@@ -109,5 +109,6 @@ func lengthen(ctx context.Context, p part, lease time.Duration) error {
 	case !got: // others have it
 		return rlock.ErrLost
 	}
-	return p.Unlock(ctx) // if p was lost meanwhile, this frees what was not a nested one
+	// If p was lost meanwhile, this frees what was not a nested one.
+	return p.Unlock(context.WithoutCancel(ctx))
 }

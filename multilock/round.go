@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,17 +14,19 @@ import (
 // round takes all members once, and keeps those that it has.
 type round struct {
 	*attempt
-
-	mu    sync.Mutex // guards parts, which the keeper reads
 	parts []part
 
-	stop func() // ends the keeper and waits for it
+	keepers  sync.WaitGroup
+	keeping  context.Context // the keepers'
+	cancel   context.CancelFunc
+	panicked chan any // in an Extend of a keeper's: the first one goes on in stop
 }
 
 // round takes all members or, unless granted, none: also when a member panics or
 // ends the goroutine.
 func (a *attempt) round() (h *hold, v verdict, err error) {
-	r := &round{attempt: a, stop: func() {}}
+	r := &round{attempt: a, panicked: make(chan any, 1)}
+	r.keeping, r.cancel = context.WithCancel(rlock.WithOwner(a.ctx, a.owner))
 	last := a.trip
 	a.trip = 0
 	defer func() { a.trip = cmp.Or(a.trip, last) }()
@@ -39,14 +40,15 @@ func (a *attempt) round() (h *hold, v verdict, err error) {
 			v, err = failed, fmt.Errorf("%w; not undone: %w", reason(v, err), undone)
 		}
 	}()
-	defer func() { r.stop() }()
+	defer r.stop()
 	for _, m := range a.order {
 		if v, err = r.take(m); v != granted {
 			returned = true
 			return nil, v, m.named(err)
 		}
-		if len(r.parts) == 1 && a.lease > 0 && len(a.g.members) > 1 {
-			r.keep()
+		if a.lease > 0 && len(r.parts) < len(a.g.members) {
+			p := r.parts[len(r.parts)-1]
+			r.keepers.Go(func() { r.keep(p) })
 		}
 	}
 	r.stop()
@@ -68,8 +70,6 @@ func (r *round) take(m member) (v verdict, err error) {
 	panicked := true
 	defer func() {
 		if v == granted || panicked && !outer && m.Validity(r.ctx) > 0 {
-			r.mu.Lock()
-			defer r.mu.Unlock()
 			r.parts = append(r.parts, part{member: m, lost: m.Lost(r.ctx), outer: outer})
 		}
 	}()
@@ -95,35 +95,39 @@ func (r *round) begin() (*hold, verdict, error) {
 	return h, granted, nil
 }
 
-// keep extends all parts by the lease, every third of it, until stop. What becomes
-// of that, the last time, in begin, will tell.
-func (r *round) keep() {
-	ctx, cancel := context.WithCancel(rlock.WithOwner(r.ctx, r.owner))
-	var keeper sync.WaitGroup
-	var panicked any // in an Extend: it goes on in stop
-	keeper.Go(func() {
-		defer func() { panicked = recover() }()
-		tick := time.NewTicker(r.lease / 3)
-		defer tick.Stop()
-		for {
+// keep extends p by the lease, every third of it, until stop. Each part has its own
+// keeper, so that one silent server does not keep the others waiting. What becomes of
+// that, the last time, in begin, will tell.
+func (r *round) keep(p part) {
+	defer func() {
+		if v := recover(); v != nil {
 			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
+			case r.panicked <- v:
+			default:
 			}
-			r.mu.Lock()
-			parts := slices.Clone(r.parts)
-			r.mu.Unlock()
-			_ = each(parts, func(p part) error { return prolong(ctx, p, r.lease) })
 		}
-	})
-	r.stop = sync.OnceFunc(func() {
-		cancel()
-		keeper.Wait()
-		if panicked != nil {
-			panic(panicked)
+	}()
+	tick := time.NewTicker(r.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-r.keeping.Done():
+			return
 		}
-	})
+		_ = prolong(r.keeping, p, r.lease)
+	}
+}
+
+// stop ends the keepers and waits for them.
+func (r *round) stop() {
+	r.cancel()
+	r.keepers.Wait()
+	select {
+	case v := <-r.panicked:
+		panic(v)
+	default:
+	}
 }
 
 // undo gives back all parts. Its error names those for which nobody knows whether
