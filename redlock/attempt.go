@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/relock-go/relock/rlock"
@@ -23,6 +24,7 @@ type attempt struct {
 	err   error // too many nodes failed, or two of them are one
 	young bool  // err comes from restart guards: it may be tried again
 	again bool  // it says nothing: look again
+	taken bool  // so many nodes are others' that no majority is left, whatever failed
 }
 
 // acquire gets the lock for the owner in ctx. (false, nil): others had too many nodes
@@ -170,8 +172,13 @@ func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.D
 			start: time.Now(),
 		}
 		a.judge = a.judgeLocked
+		a.wanted = func() bool { return a.hold != nil && a.hold.lastsLocked() } // to join it
 		r.asking = a
-		a.askLocked(a.ctx, r.members, a.request, a.tooLate)
+		all := make([]part, len(r.members))
+		for i, m := range r.members {
+			all[i].member = m
+		}
+		a.askLocked(a.ctx, all, a.request, a.tooLate)
 	}
 	r.mu.Unlock()
 
@@ -179,33 +186,55 @@ func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.D
 	case <-a.done:
 	case <-bound.Done():
 	}
+	nests := !mine && r.nests(rlock.WithOwner(bound, owner))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case !a.settled:
 		a.left = a.left || mine
 		return nil
-	case !mine && (a.late || a.hold != nil):
+	case mine:
+		if v := a.panicked(); v != nil {
+			panic(v)
+		}
+	case errors.Is(a.err, errTwice):
+	case !a.taken && !a.young || nests:
+		// What came of it is the other owner's: its lease, its NodeTimeout, its name.
 		return &attempt{again: true}
 	}
 	return a
 }
 
+// nests tells whether the owner in ctx has a node already, through another object: what
+// keeps others out there does not keep it out.
+func (r *RedLock) nests(ctx context.Context) bool {
+	return slices.ContainsFunc(r.members, func(m *member) bool { return m.Validity(ctx) > 0 })
+}
+
 // request asks one node for the lock.
-func (a *attempt) request(ctx context.Context, m *member) answer {
-	ok, err := m.TryLock(ctx, 0, a.lease)
+func (a *attempt) request(ctx context.Context, p part) answer {
+	fresh := p.Validity(a.ctx) == 0 // else the owner has it already, through another object
+	returned := false
+	defer func() {
+		if !returned && fresh && p.Validity(a.ctx) > 0 { // a panic after the grant
+			_ = p.Unlock(a.ctx)
+		}
+	}()
+	ok, err := p.TryLock(ctx, 0, a.lease)
+	returned = true
 	switch {
 	case ok && err == nil:
-		return answer{yes: true, left: m.Validity(a.ctx)}
+		return answer{part: part{lost: p.Lost(a.ctx)}, yes: true, left: p.Validity(a.ctx)}
 	case err != nil:
 		// A lock of package rlock holds nothing after an error, and undoes what the
-		// server may have granted. Others may not be so careful.
-		if m.server == nil {
-			_ = m.Unlock(a.ctx)
+		// server may have granted. Others may not be so careful; but what the owner had
+		// before is not theirs to give back.
+		if p.server == nil && fresh {
+			_ = p.Unlock(a.ctx)
 		}
 		return answer{err: err}
 	}
-	return answer{err: a.r.twice(ctx, m)}
+	return answer{err: a.r.twice(ctx, p.member)}
 }
 
 // errTwice: two members lead to one server.
@@ -245,7 +274,7 @@ func (a *attempt) judgeLocked() bool {
 	failed := a.count(func(x answer) bool { return x.err != nil })
 	spare := len(r.members) - r.quorum // so many may fail
 	switch {
-	case same > 0:
+	case same > 0 || a.panicked() != nil:
 		a.err = a.failures()
 	case granted >= r.quorum && (r.proved || a.open() == 0):
 		a.grantLocked()
@@ -253,6 +282,7 @@ func (a *attempt) judgeLocked() bool {
 		a.err, a.young = a.failures(), failed-young <= spare
 	case granted < r.quorum && len(a.answers)-granted > spare && failed+a.open() <= spare:
 		// Others have it, and it is certain that no majority failed.
+		a.taken = len(a.answers)-granted-failed > spare
 	default:
 		return false
 	}
@@ -290,10 +320,10 @@ func (a *attempt) end() time.Time {
 }
 
 // granted is who has granted it.
-func (a *attempt) granted() (nodes []*member) {
+func (a *attempt) granted() (nodes []part) {
 	for _, x := range a.answers {
 		if x.yes {
-			nodes = append(nodes, x.m)
+			nodes = append(nodes, x.part)
 		}
 	}
 	return nodes
@@ -302,7 +332,7 @@ func (a *attempt) granted() (nodes []*member) {
 // tooLate deals with an answer that came when the attempt was settled: a grant joins
 // the hold, or is given back.
 func (a *attempt) tooLate(x answer) {
-	if x.yes && (a.hold == nil || !a.hold.adopt(x.m)) {
-		_ = x.m.Unlock(a.ctx) // what fails ends with its lease
+	if x.yes && (a.hold == nil || !a.hold.adopt(x.part)) {
+		_ = x.giveBack(a.ctx) // what fails ends with its lease
 	}
 }

@@ -40,17 +40,21 @@ func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Dura
 	}
 	x := &extension{round: round{r: r, limit: r.opt.limit(lease)}, hold: h, lease: lease, start: time.Now()}
 	x.judge = x.judgeLocked
+	x.wanted = func() bool { return x.err == nil && !x.left && h.lastsLocked() }
 	r.mu.Lock()
 	if h.ended() {
 		r.mu.Unlock()
 		return notHeld(owner)
 	}
 	h.kept = h.kept || lease == 0
-	x.askLocked(h.ctx, h.terms.in, func(ctx context.Context, m *member) answer {
-		if err := m.Extend(ctx, lease); err != nil {
+	x.askLocked(h.ctx, h.terms.in, func(ctx context.Context, p part) answer {
+		if p.isLost() { // a newer hold of the owner's is not to be changed
+			return answer{err: rlock.ErrLost}
+		}
+		if err := p.Extend(ctx, lease); err != nil {
 			return answer{err: err}
 		}
-		return answer{yes: true, left: m.Validity(h.ctx)}
+		return answer{yes: true, left: p.left(h.ctx)}
 	}, nil)
 	r.mu.Unlock()
 
@@ -59,10 +63,12 @@ func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Dura
 	case <-ctx.Done():
 	}
 	r.mu.Lock()
-	settled := x.settled
+	settled, panicked := x.settled, x.panicked()
 	x.left = !settled
 	r.mu.Unlock()
 	switch {
+	case settled && panicked != nil:
+		panic(panicked)
 	case !settled:
 		return fmt.Errorf("%w: the servers have not answered: %w", rlock.ErrUnsettled, ended(ctx))
 	case h.left() == 0:
@@ -86,6 +92,9 @@ func (x *extension) judgeLocked() bool {
 	r, h := x.r, x.hold
 	done := x.count(yes)
 	switch {
+	case x.panicked() != nil:
+		x.err = x.failures()
+		return true
 	case done >= r.quorum:
 	case done+x.open() < r.quorum:
 		x.err = x.failures()

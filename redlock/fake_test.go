@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -47,6 +49,7 @@ type fakeLock struct {
 }
 
 type fakeHold struct {
+	depth int
 	until time.Time
 	lost  chan struct{}
 	timer *time.Timer
@@ -122,7 +125,15 @@ func (l *fakeLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holds[o] = &fakeHold{lease: lease, lost: make(chan struct{})}
+	if h := l.holds[o]; h != nil && time.Now().Before(h.until) { // a nested one lengthens it
+		h.depth++
+		if lease == 0 || h.lease > 0 && lease > h.lease {
+			h.lease = lease
+		}
+		h.prove(sent, h.lease)
+		return true, nil
+	}
+	l.holds[o] = &fakeHold{depth: 1, lease: lease, lost: make(chan struct{})}
 	l.holds[o].prove(sent, lease)
 	return true, nil
 }
@@ -168,8 +179,10 @@ func (l *fakeLock) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	h := l.holds[o]
 	if h != nil {
-		h.timer.Stop()
-		delete(l.holds, o)
+		if h.depth--; h.depth == 0 || !time.Now().Before(h.until) {
+			h.timer.Stop()
+			delete(l.holds, o)
+		}
 	}
 	l.mu.Unlock()
 	if err := l.enter(ctx, "unlock"); err != nil {
@@ -203,7 +216,6 @@ func (l *fakeLock) Validity(ctx context.Context) time.Duration {
 func (l *fakeLock) Lost(ctx context.Context) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls["lost"]++
 	if h := l.holds[rlock.OwnerOf(ctx)]; h != nil {
 		return h.lost
 	}
@@ -368,6 +380,17 @@ func redlockOn(t require.TestingT, client string, servers []*fakeServer, opts ..
 	return f
 }
 
+// another is one more RedLock over the same locks.
+func (f *fakes) another(t require.TestingT, opts ...Option) *RedLock {
+	var locks []rlock.Locker
+	for _, l := range f.locks {
+		locks = append(locks, l)
+	}
+	r, err := New(locks, opts...)
+	require.NoError(t, err)
+	return r
+}
+
 // held is how deep the owner is inside at each server.
 func (f *fakes) held(o rlock.Owner) (depths []int) {
 	for i, s := range f.servers {
@@ -379,6 +402,17 @@ func (f *fakes) held(o rlock.Owner) (depths []int) {
 func (f *fakes) count(what string) (n int) {
 	for _, l := range f.locks {
 		n += l.count(what)
+	}
+	return n
+}
+
+// goroutines is how many are in a function, or were started by it.
+func goroutines(function string) (n int) {
+	buf := make([]byte, 1<<20)
+	for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, "redlock") && strings.Contains(g, function) {
+			n++
+		}
 	}
 	return n
 }

@@ -29,7 +29,7 @@ type hold struct {
 
 // terms are what a hold's validity follows from. They are replaced, never changed.
 type terms struct {
-	in    []*member     // the nodes that granted it
+	in    []part        // the nodes that granted it, and have not been given back
 	fixed bool          // there is a lease
 	until time.Time     // by this process's clocks; zero: no end
 	off   time.Duration // taken off what the nodes' holds have left
@@ -45,7 +45,7 @@ const remembered = 5 * time.Minute
 // With a lease they are the arithmetic of the algorithm: lease - elapsed - drift. The
 // watchdogs renew each node's hold by itself, so there the nodes have the say, and the
 // drift is that of what they promised.
-func (r *RedLock) terms(in []*member, lease time.Duration, start, end time.Time, lefts []time.Duration) *terms {
+func (r *RedLock) terms(in []part, lease time.Duration, start, end time.Time, lefts []time.Duration) *terms {
 	t := &terms{in: in, fixed: lease > 0, until: end, left: majority(lefts, r.quorum)}
 	if !t.fixed {
 		t.off = r.opt.drift(t.left)
@@ -92,8 +92,8 @@ func (h *hold) left() time.Duration {
 			return 0
 		}
 		lefts := make([]time.Duration, len(t.in))
-		for i, m := range t.in {
-			lefts[i] = m.Validity(h.ctx)
+		for i, p := range t.in {
+			lefts[i] = p.left(h.ctx)
 		}
 		if left := t.remains(lefts, h.r.quorum); left > 0 {
 			return left
@@ -112,7 +112,7 @@ func (h *hold) left() time.Duration {
 
 // loseLocked ends h: it is not valid any more.
 func (h *hold) loseLocked() {
-	if h.lost != nil || h.ended() {
+	if !h.lastsLocked() {
 		return
 	}
 	switch t := h.terms; {
@@ -125,22 +125,31 @@ func (h *hold) loseLocked() {
 	}
 	close(h.gone)
 	h.timer.Stop()
-	h.timer = time.AfterFunc(remembered, h.forget)
-	if h.kept {
-		h.wane()
+	if !h.kept {
+		h.timer = time.AfterFunc(remembered, h.forget)
+		return
 	}
+	// The watchdogs would keep what the nodes have until the owner's Unlocks, which may
+	// never come. It lasts as long as a holder that was cut off would have had, so that
+	// this one has time to stop.
+	last := min(max(h.terms.left, 100*time.Millisecond), remembered)
+	h.timer = time.AfterFunc(last, func() { h.letGo(remembered - last) })
 }
 
-// wane lets the nodes' holds end by themselves: their watchdogs would keep them until
-// the owner's Unlocks, which may never come. They last as long as a holder that was cut
-// off would have had, so that this one has time to stop. A release takes its turn after
-// it, so it cannot meet the next hold. mu is held.
-func (h *hold) wane() {
-	q := &round{r: h.r, limit: h.wait}
-	q.judge = func() bool { return q.open() == 0 }
-	q.askLocked(h.ctx, h.terms.in, func(ctx context.Context, m *member) answer {
-		return answer{err: m.Extend(ctx, max(h.terms.left, 100*time.Millisecond))}
-	}, nil)
+// letGo gives a lost hold back at its nodes, once each: an Extend that lets them end
+// would also end what the owner has there through another object. The hold itself is
+// remembered for rest.
+func (h *hold) letGo(rest time.Duration) {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.ended() {
+		return
+	}
+	t := *h.terms
+	t.in = nil
+	h.r.releaseLocked(h.ctx, h.terms.in, h.wait)
+	h.terms = &t
+	h.timer = time.AfterFunc(rest, h.forget)
 }
 
 // lostError is what an operation of a lost hold's owner returns. mu is not held.
@@ -153,12 +162,15 @@ func (h *hold) lostError() error {
 // ended tells whether the last Unlock has been made. mu is held.
 func (h *hold) ended() bool { return h.r.holds[h.owner] != h }
 
+// lastsLocked tells whether it is neither lost nor ended, as far as anybody has looked.
+func (h *hold) lastsLocked() bool { return h.lost == nil && !h.ended() }
+
 // due looks at h when its validity should be over: watchdogs may have renewed it.
 func (h *hold) due() {
 	left := h.left()
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.lost == nil && !h.ended() {
+	if h.lastsLocked() {
 		h.timer.Reset(left)
 	}
 }
@@ -176,7 +188,7 @@ func (h *hold) forget() {
 func (h *hold) enter() bool {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.lost != nil || h.ended() {
+	if !h.lastsLocked() {
 		return false
 	}
 	h.depth++
@@ -200,20 +212,20 @@ func (h *hold) replace() bool {
 
 // adopt adds a node that granted h late. It reports false if there is no such h to
 // join: what was lost in between must not come back.
-func (h *hold) adopt(m *member) bool {
+func (h *hold) adopt(p part) bool {
 	if h.left() == 0 {
 		return false
 	}
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.lost != nil || h.ended() {
+	if !h.lastsLocked() {
 		return false
 	}
 	t := *h.terms
-	t.in = append(slices.Clip(t.in), m)
+	t.in = append(slices.Clip(t.in), p)
 	h.terms = &t
 	if h.watched {
-		h.watchLocked(m)
+		h.watchLocked(p)
 	}
 	return true
 }
@@ -222,20 +234,20 @@ func (h *hold) adopt(m *member) bool {
 func (h *hold) watch() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.watched || h.lost != nil || h.ended() {
+	if h.watched || !h.lastsLocked() {
 		return
 	}
 	h.watched = true
-	for _, m := range h.terms.in {
-		h.watchLocked(m)
+	for _, p := range h.terms.in {
+		h.watchLocked(p)
 	}
 }
 
 // watchLocked starts a goroutine that ends with h, or with the node's hold.
-func (h *hold) watchLocked(m *member) {
+func (h *hold) watchLocked(p part) {
 	go func() {
 		select {
-		case <-m.Lost(h.ctx):
+		case <-p.lost:
 			h.left()
 		case <-h.gone:
 		case <-h.over:

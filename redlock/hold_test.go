@@ -147,12 +147,14 @@ func TestLostAndLeft(t *testing.T) {
 		f.locks[0].lose("o")
 		f.locks[1].lose("o")
 		<-lost
-		time.Sleep(watchdogTimeout / 3)
-		require.Equal(t, 1, f.locks[2].count("extend"))
+		f.locks[2].renew("o")
+		time.Sleep(watchdogTimeout * 9 / 10)
+		f.locks[2].renew("o")
 		require.Equal(t, 1, f.servers[2].has("a2", "o"), "the holder may need a moment to stop")
-		f.locks[2].mu.Lock()
-		require.Positive(t, f.locks[2].holds["o"].lease, "no watchdog keeps it")
-		f.locks[2].mu.Unlock()
+		time.Sleep(watchdogTimeout / 10)
+		f.locks[2].renew("o")
+		require.Zero(t, f.servers[2].has("a2", "o"), "no watchdog keeps it")
+		require.ErrorIs(t, f.Lock(ctx), rlock.ErrLost, "its Unlock may come")
 		time.Sleep(remembered)
 		require.ErrorIs(t, f.Unlock(ctx), rlock.ErrNotHeld)
 		require.NoError(t, f.Lock(ctx))
@@ -210,6 +212,9 @@ func TestUnlockOutcomes(t *testing.T) {
 			if v.err != nil {
 				require.ErrorContains(t, err, " of 5: ")
 				require.Equal(t, v.err == rlock.ErrLost, strings.Contains(err.Error(), "a majority of the servers does not have it"))
+				for _, other := range []error{rlock.ErrLost, rlock.ErrUnsettled, rlock.ErrNotHeld} {
+					require.Equal(t, v.err == other, errors.Is(err, other), "one outcome, whatever single servers say: %v", err)
+				}
 			}
 			require.LessOrEqual(t, time.Since(begin), 20*time.Millisecond)
 			for _, s := range f.servers[v.gone : v.gone+v.hung] {
@@ -332,13 +337,16 @@ func TestMaxHold(t *testing.T) {
 			require.NoError(t, f.LockLease(ctx, lease))
 			lost := f.Lost(ctx)
 			require.Equal(t, 10*time.Second-time.Millisecond, f.Validity(ctx))
-			require.NoError(t, f.Extend(ctx, time.Hour))
+			require.NoError(t, f.Extend(ctx, lease))
 			require.NoError(t, f.Lock(ctx))
 			<-lost
 			require.Equal(t, 10*time.Second, time.Since(begin))
-			time.Sleep(time.Second)
+			time.Sleep(2 * watchdogTimeout)
+			for _, l := range f.locks {
+				l.renew("o")
+			}
 			if lease == 0 {
-				require.Equal(t, 6, f.count("extend"), "the watchdogs are off")
+				require.Equal(t, []int{0, 0, 0}, f.held("o"), "the watchdogs are off")
 			}
 			for range 2 {
 				err := f.Unlock(ctx)
@@ -422,12 +430,14 @@ func TestListenersEnd(t *testing.T) {
 		ctx := as(t, "o")
 		require.NoError(t, f.Lock(ctx))
 		synctest.Wait()
-		require.Zero(t, f.count("lost"), "nobody listens")
+		require.Zero(t, goroutines("watchLocked"), "nobody listens")
 		lost := f.Lost(ctx)
 		require.Equal(t, lost, f.Lost(ctx))
 		synctest.Wait()
-		require.Equal(t, 5, f.count("lost"))
+		require.Equal(t, 5, goroutines("watchLocked"))
 		require.NoError(t, f.Unlock(ctx))
+		synctest.Wait()
+		require.Zero(t, goroutines("watchLocked"))
 		require.False(t, closed(lost), "an Unlock does not close it")
 	})
 }

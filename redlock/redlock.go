@@ -35,9 +35,43 @@ type member struct {
 	place  int    // in the list, from 1
 	server server // nil: a Locker of another make, taken for a server of its own
 
-	// turns are the calls that are open, in order. The first one is under way, its
-	// channel is closed. Guarded by RedLock.mu.
-	turns []chan struct{}
+	// turns are the calls that are open, in order. The first one is under way. Guarded
+	// by RedLock.mu.
+	turns []*turn
+}
+
+// part is a node in a hold: who else has the same locks, in another object, may have it
+// there too, for the same owner.
+type part struct {
+	*member
+	lost <-chan struct{} // of the node's hold that was granted; nil: there is none
+}
+
+func (p part) isLost() bool {
+	select {
+	case <-p.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// left is for how long what the node granted is proven. A newer hold of the same owner
+// does not count.
+func (p part) left(ctx context.Context) time.Duration {
+	if p.isLost() {
+		return 0
+	}
+	return p.Validity(ctx)
+}
+
+// giveBack unlocks the node once. If what it granted is lost, and the owner holds it
+// anew, that is another object's and stays.
+func (p part) giveBack(ctx context.Context) error {
+	if p.isLost() && p.Validity(ctx) > 0 {
+		return fmt.Errorf("%w: the owner has got it again since", rlock.ErrLost)
+	}
+	return p.Unlock(ctx)
 }
 
 // server is what every lock of package rlock has beside Locker.
@@ -53,7 +87,9 @@ type server interface {
 //
 // The same client and key twice are an error, and so are two clients with one ID:
 // their requests could not be told apart. That two clients lead to the same server is
-// found by the first Lock, which fails.
+// found by the first Lock, which fails. The read half of a read-write lock is refused: a
+// RedLock lets one owner in at a time, so its readers would keep each other out. For the
+// same reason no other lock that several may hold at once is of use.
 func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 	r := &RedLock{opt: defaults(), quorum: len(locks)/2 + 1, holds: map[rlock.Owner]*hold{}}
 	switch n := len(locks); {
@@ -66,6 +102,10 @@ func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 	for i, l := range locks {
 		if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 			return nil, fmt.Errorf("redlock: New: lock %d is nil", i+1)
+		}
+		if _, reads := l.(*rlock.ReadLock); reads {
+			return nil, fmt.Errorf("redlock: New: lock %d is the read half of a read-write lock: "+
+				"a RedLock lets one owner in at a time, so it takes locks that exclude", i+1)
 		}
 		m := &member{Locker: l, place: i + 1}
 		m.server, _ = l.(server)

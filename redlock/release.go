@@ -15,9 +15,13 @@ import (
 //
 // It works with a ctx that has ended, and returns within NodeTimeout. ErrLost: the hold
 // was lost before, or a majority of the servers did not have it any more. ErrUnsettled:
-// a majority could not confirm it in time. The servers' errors are joined to either. The
-// release goes on in the background then, and what fails ends with its lease.
-// ErrNotHeld: the owner holds nothing, and nothing was changed.
+// a majority could not confirm it in time. The servers' errors are joined to either, as
+// text where they would pass for another outcome. The release goes on in the background
+// then, and what fails ends with its lease. ErrNotHeld: the owner holds nothing, and
+// nothing was changed.
+//
+// A server where the hold was lost, and where the same owner has got a newer one through
+// another object since, is left alone.
 func (r *RedLock) Unlock(ctx context.Context) error {
 	owner := rlock.OwnerOf(ctx)
 	return r.wrap("unlock", owner, r.unlock(owner))
@@ -45,15 +49,20 @@ func (r *RedLock) unlock(owner rlock.Owner) error {
 	<-q.done
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if v := q.panicked(); v != nil {
+		panic(v)
+	}
 	switch {
 	case lost != nil:
-		return errors.Join(lost, q.failures())
+		return errors.Join(lost, q.failures(rlock.ErrUnsettled, rlock.ErrNotHeld))
 	case q.count(yes) >= r.quorum:
 		return nil
 	case q.count(gone) > len(q.asked)-r.quorum:
-		return errors.Join(fmt.Errorf("%w: a majority of the servers does not have it", rlock.ErrLost), q.failures())
+		return errors.Join(fmt.Errorf("%w: a majority of the servers does not have it", rlock.ErrLost),
+			q.failures(rlock.ErrUnsettled, rlock.ErrNotHeld))
 	}
-	return errors.Join(fmt.Errorf("%w: no majority has confirmed the release, which goes on", rlock.ErrUnsettled), q.failures())
+	return errors.Join(fmt.Errorf("%w: no majority has confirmed the release, which goes on", rlock.ErrUnsettled),
+		q.failures(rlock.ErrLost, rlock.ErrNotHeld))
 }
 
 func notHeld(owner rlock.Owner) error {
@@ -66,15 +75,15 @@ func gone(a answer) bool {
 	return errors.Is(a.err, rlock.ErrLost) || errors.Is(a.err, rlock.ErrNotHeld)
 }
 
-// releaseLocked gives the holds of the owner in ctx at some nodes back. The round is
+// releaseLocked gives what some nodes granted the owner in ctx back. The round is
 // settled when a majority has confirmed that, or cannot any more. mu is held.
-func (r *RedLock) releaseLocked(ctx context.Context, nodes []*member, limit time.Duration) *round {
+func (r *RedLock) releaseLocked(ctx context.Context, nodes []part, limit time.Duration) *round {
 	q := &round{r: r, limit: limit, insists: true}
 	q.judge = func() bool {
 		return q.open() == 0 || q.count(yes) >= r.quorum || q.count(gone) > max(len(nodes)-r.quorum, 0)
 	}
-	q.askLocked(ctx, nodes, func(_ context.Context, m *member) answer {
-		err := m.Unlock(ctx) // its time is the client's WithReleaseTimeout
+	q.askLocked(ctx, nodes, func(_ context.Context, p part) answer {
+		err := p.giveBack(ctx) // its time is the client's WithReleaseTimeout
 		return answer{yes: err == nil, err: err}
 	}, nil)
 	return q

@@ -49,6 +49,18 @@ func TestNewRefusesTheSameClient(t *testing.T) {
 	require.ErrorContains(t, err, "locks 2 and 3", "two clients with one ID")
 }
 
+// Readers would keep each other out.
+func TestNewRefusesReadHalves(t *testing.T) {
+	_, cs := minis(t, 3)
+	locks := locksOf("x", cs...)
+	locks[1] = cs[1].NewReadWriteLock("x").ReadLock()
+	_, err := New(locks)
+	require.ErrorContains(t, err, "lock 2 is the read half")
+	locks[1] = cs[1].NewReadWriteLock("x").WriteLock()
+	_, err = New(locks)
+	require.NoError(t, err)
+}
+
 // MULTI-7: the same server by two clients is found by the first Lock, which leaves
 // nothing behind. It is found out also when another owner of ours has it.
 func TestMULTI7_SameServerTwice(t *testing.T) {
