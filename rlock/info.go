@@ -29,7 +29,7 @@ type Holder struct {
 // locked when somebody holds that half.
 func (l *lock) IsLocked(ctx context.Context) (bool, error) {
 	return ask(ctx, l, "is locked", func(ctx context.Context, _ Owner) (bool, error) {
-		s, err := l.c.runner.Read(ctx, l.keys.key, nil)
+		s, err := l.stands(ctx)
 		switch l.kind {
 		case reading: // a writer that reads too has a field more
 			return s.Fields["mode"] == "read" || s.Fields["mode"] == "write" && len(s.Fields) > 2, err
@@ -82,7 +82,7 @@ func (l *lock) count(ctx context.Context, o Owner) (int, error) {
 		return 0, nil
 	}
 	asked := field
-	s, err := l.c.runner.Read(ctx, l.keys.key, nil)
+	s, err := l.stands(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -114,13 +114,21 @@ func (l *lock) knows(field string, o Owner) bool {
 	return e.rec.Knows(field, string(o))
 }
 
-// read is one consistent look at the key.
-func (l *lock) read(ctx context.Context, _ Owner) (Info, error) {
-	var queue any
-	if l.kind == fair {
+// stands is one consistent look at the key.
+func (l *lock) stands(ctx context.Context) (script.Standing, error) {
+	queue, base := "", ""
+	switch {
+	case l.kind == fair:
 		queue = script.QueueKey(l.key)
+	case l.kind.rw():
+		base = script.HoldBase(l.key)
 	}
-	s, err := l.c.runner.Read(ctx, l.keys.key, queue)
+	return l.c.runner.Read(ctx, l.keys.key, queue, base)
+}
+
+// read is stands for users.
+func (l *lock) read(ctx context.Context, _ Owner) (Info, error) {
+	s, err := l.stands(ctx)
 	if err != nil {
 		return Info{}, err
 	}

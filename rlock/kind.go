@@ -62,7 +62,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 // its first request on, asks again about once a second, and is told when it is next.
 //
 // A waiter that dies, or is stopped, blocks those behind it until its time in the queue
-// is over, see WithFairWaitTimeout. One that gives up leaves the queue at once.
+// is over, see WithFairWaitTimeout. One that gives up leaves the queue within milliseconds.
 //
 // A Lock, SpinLock or FencedLock on the same name excludes a FairLock, does not queue
 // and may come before those who do. TryLock with wait 0 does not queue either: it gets

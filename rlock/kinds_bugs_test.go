@@ -247,3 +247,26 @@ func TestFair_OrderInRedisCounts(t *testing.T) {
 	require.ErrorIs(t, recv(t, gone, "the other"), context.Canceled)
 	require.NoError(t, l.Unlock(as("second")))
 }
+
+// A reader whose hold is over is none, though another one keeps the hash and its field.
+func TestRW_DeadReaderHoldsNothing(t *testing.T) {
+	t.Parallel()
+	c, d := onShared(t), onShared(t)
+	name := unique("dead")
+	l, other := c.NewReadWriteLock(name).ReadLock(), d.NewReadWriteLock(name).ReadLock()
+	require.NoError(t, other.Lock(as("b")))
+	require.NoError(t, l.LockLease(as("a"), 100*time.Millisecond))
+	recv(t, l.Lost(as("a")), "the end of the lease")
+	require.ErrorIs(t, l.Unlock(as("a")), ErrLost)
+	eventually(t, func() bool {
+		held, err := l.IsHeldBy(as("x"), "a")
+		require.NoError(t, err)
+		n, err := l.HoldCount(as("a"))
+		require.NoError(t, err)
+		info, err := other.Info(as("x"))
+		require.NoError(t, err)
+		return !held && n == 0 && len(info.Holders) == 1
+	}, "the dead one is not there")
+	require.NoError(t, other.Unlock(as("b")))
+	nothingLeft(t, l)
+}

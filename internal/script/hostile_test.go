@@ -228,15 +228,15 @@ func TestInfo(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(b *bench) {
 		ctx := b.t.Context()
-		got, err := b.run.Read(ctx, b.key, nil)
+		got, err := b.run.Read(ctx, b.key, "", "")
 		require.NoError(b.t, err)
 		require.Equal(b.t, Standing{TTL: -2, Fields: map[string]string{}, Queue: []string{}}, got)
 		b.set(0, fieldA)
 		require.NoError(b.t, b.rdb.RPush(ctx, "line", fieldB, "U:3").Err())
-		got, err = b.run.Read(ctx, b.key, "line")
+		got, err = b.run.Read(ctx, b.key, "line", "")
 		require.NoError(b.t, err)
 		require.Equal(b.t, Standing{TTL: -1, Fields: map[string]string{fieldA: "1"}, Queue: []string{fieldB, "U:3"}}, got)
-		got, err = b.run.Read(ctx, b.key, b.key) // no queue
+		got, err = b.run.Read(ctx, b.key, b.key, "") // no queue
 		require.NoError(b.t, err)
 		require.Empty(b.t, got.Queue)
 	})

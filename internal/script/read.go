@@ -15,17 +15,13 @@ type Standing struct {
 	Queue  []string          // of a fair lock
 }
 
-// Read asks what stands at a lock's key, and in queue, unless that is nil. A script goes
-// to the master whatever the client's options say of replicas, and to the node that has
-// the key.
-func (r *Runner) Read(ctx context.Context, key, queue any) (Standing, error) {
+// Read asks what stands at a lock's key, in queue, unless that is empty, and with the
+// keys of read holds that begin with base, unless that is. A script goes to the master
+// whatever the client's options say of replicas, and to the node that has the key.
+func (r *Runner) Read(ctx context.Context, key any, queue, base string) (Standing, error) {
 	ask := func(verb, what any) *redis.Cmd {
 		r.Sent.Add(1)
-		words := []any{verb, what, 1, key}
-		if queue != nil {
-			words = append(words, queue)
-		}
-		cmd := redis.NewCmd(ctx, words...) // go-redis may repeat it: it changes nothing
+		cmd := redis.NewCmd(ctx, verb, what, 1, key, queue, base) // go-redis may repeat it: it changes nothing
 		if err := r.Client.Process(ctx, cmd); err != nil {
 			cmd.SetErr(err)
 		}

@@ -35,7 +35,7 @@ var (
 	Pass    = load("pass", "raise", "token")
 	Renew   = load("renew")
 	Force   = load("force", "tell", "next")
-	Info    = load("info")
+	Info    = load("info", "readers")
 
 	FairAcquire = load("fair_acquire", "guard", "held", "queue", "raise")
 	FairRelease = load("fair_release", "tell", "next")
