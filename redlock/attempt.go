@@ -58,7 +58,7 @@ const mostLate = 3
 func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease time.Duration, once bool) (bool, error) {
 	var failed error // the latest attempt, in a way that may pass
 	for tried, late := false, 0; ; {
-		if in, err := r.reenter(owner); in || err != nil {
+		if in, err := r.reenter(ctx, bound, owner, lease); in || err != nil {
 			return in, err
 		}
 		if tried && bound.Err() != nil {
@@ -117,9 +117,10 @@ func (r *RedLock) pause(bound context.Context, limit time.Duration) {
 	}
 }
 
-// reenter lets owner in if it is inside. It reports an error if it may not enter, and
-// false if it has to ask the nodes.
-func (r *RedLock) reenter(owner rlock.Owner) (bool, error) {
+// reenter lets owner in if it is inside, once the hold lasts as long as lease says. It
+// reports an error if it may not enter, and false if it has to ask the nodes.
+func (r *RedLock) reenter(ctx, bound context.Context, owner rlock.Owner, lease time.Duration) (bool, error) {
+	var lengthened *hold
 	for {
 		h := r.hold(owner)
 		switch {
@@ -131,8 +132,15 @@ func (r *RedLock) reenter(owner rlock.Owner) (bool, error) {
 			}
 			return false, nil
 		case h.left() > 0:
-			if h.enter() {
+			if h.enter(lease, lengthened == h) {
 				return true, nil
+			}
+			err := h.extend(ctx, bound, lease, true)
+			if err != nil && h.left() > 0 && r.hold(owner) == h {
+				return false, err
+			}
+			if err == nil {
+				lengthened = h
 			}
 		case !h.replace():
 			return false, h.lostError()

@@ -40,7 +40,8 @@
 //
 // Lock and Unlock are one script call at each server, all at once, and take as long as
 // the slowest of the fastest majority; while fewer than a majority of the servers
-// hang, at most NodeTimeout more. A nested Lock asks nobody. A held lock has a timer,
+// hang, at most NodeTimeout more. A nested Lock asks nobody,
+// unless it lengthens the lease. A held lock has a timer,
 // and goroutines only while somebody listens, through Lost or Do: one for each server.
 //
 // Who waits asks again after a random delay, as the algorithm says: the locks of

@@ -18,7 +18,8 @@ import (
 // ctx bounds the waiting. After an error the lease is what it was, but at those servers
 // that did it: a shorter lease there may shorten the validity. Errors: ErrNotHeld;
 // ErrLost; ErrInvalidLease; the servers' errors, joined, with ErrUnsettled where one did
-// not answer within NodeTimeout; ErrUnsettled with ctx's.
+// not answer within NodeTimeout, and as text what single servers have lost; ErrUnsettled
+// with ctx's.
 func (r *RedLock) Extend(ctx context.Context, lease time.Duration) error {
 	if err := r.opt.checkLease(lease); err != nil {
 		return r.wrap("extend", "", err)
@@ -27,25 +28,51 @@ func (r *RedLock) Extend(ctx context.Context, lease time.Duration) error {
 	if ctx.Err() != nil {
 		return r.wrap("extend", owner, ended(ctx))
 	}
-	return r.wrap("extend", owner, r.extend(ctx, owner, lease))
-}
-
-func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Duration) error {
 	h := r.hold(owner)
 	if h == nil {
-		return notHeld(owner)
+		return r.wrap("extend", owner, notHeld(owner))
 	}
-	if h.left() == 0 {
-		return h.lostError()
+	return r.wrap("extend", owner, h.extend(ctx, ctx, lease, false))
+}
+
+// extend is Extend; or, if it is for a nested Lock, one that does not shorten. It waits
+// until bound is over, which is ctx or ends before it.
+func (h *hold) extend(ctx, bound context.Context, lease time.Duration, nested bool) error {
+	r := h.r
+	over := func() error {
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
+		return errOver
+	}
+	for {
+		if h.left() == 0 {
+			return h.lostError()
+		}
+		r.mu.Lock()
+		before := h.extending
+		if before == nil || before.settled {
+			break
+		}
+		r.mu.Unlock()
+		select { // one at a time: the later one counts, at all servers
+		case <-before.done:
+		case <-bound.Done():
+			return fmt.Errorf("%w: an earlier Extend is still open: %w", rlock.ErrUnsettled, over())
+		}
+	}
+	switch {
+	case h.ended():
+		r.mu.Unlock()
+		return notHeld(h.owner)
+	case nested && !h.shorterLocked(lease): // another goroutine of the owner was faster
+		r.mu.Unlock()
+		return nil
 	}
 	x := &extension{round: round{r: r, limit: r.opt.limit(lease)}, hold: h, lease: lease, start: time.Now()}
 	x.judge = x.judgeLocked
 	x.wanted = func() bool { return x.err == nil && !x.left && h.lastsLocked() }
-	r.mu.Lock()
-	if h.ended() {
-		r.mu.Unlock()
-		return notHeld(owner)
-	}
+	h.extending = x
 	h.kept = h.kept || lease == 0
 	x.askLocked(h.ctx, h.terms.in, func(ctx context.Context, p part) answer {
 		if p.isLost() { // a newer hold of the owner's is not to be changed
@@ -60,7 +87,7 @@ func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Dura
 
 	select {
 	case <-x.done:
-	case <-ctx.Done():
+	case <-bound.Done():
 	}
 	r.mu.Lock()
 	settled, panicked := x.settled, x.panicked()
@@ -70,7 +97,7 @@ func (r *RedLock) extend(ctx context.Context, owner rlock.Owner, lease time.Dura
 	case settled && panicked != nil:
 		panic(panicked)
 	case !settled:
-		return fmt.Errorf("%w: the servers have not answered: %w", rlock.ErrUnsettled, ended(ctx))
+		return fmt.Errorf("%w: the servers have not answered: %w", rlock.ErrUnsettled, over())
 	case h.left() == 0:
 		return errors.Join(h.lostError(), x.err)
 	}
@@ -97,7 +124,7 @@ func (x *extension) judgeLocked() bool {
 		return true
 	case done >= r.quorum:
 	case done+x.open() < r.quorum:
-		x.err = x.failures()
+		x.err = x.failures(rlock.ErrLost, rlock.ErrNotHeld) // it is neither
 		return true
 	default:
 		return false

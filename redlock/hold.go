@@ -20,6 +20,8 @@ type hold struct {
 	end   time.Time     // by WithMaxHold; zero: none
 	kept  bool          // a watchdog keeps it, or may keep some of it
 
+	extending *extension // the latest Extend, settled or not
+
 	lost    error         // why; nil: it is not
 	gone    chan struct{} // closed with the loss
 	over    chan struct{} // closed with the last Unlock
@@ -184,15 +186,26 @@ func (h *hold) forget() {
 	}
 }
 
-// enter goes one deeper, if h is there still.
-func (h *hold) enter() bool {
+// enter goes one deeper, if h is there still, and lasts as long as lease says; or was
+// made to a moment ago.
+func (h *hold) enter(lease time.Duration, lengthened bool) bool {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if !h.lastsLocked() {
+	if !h.lastsLocked() || !lengthened && h.shorterLocked(lease) {
 		return false
 	}
 	h.depth++
 	return true
+}
+
+// shorterLocked tells whether h ends before a lease that begins now would: 0 is the
+// watchdog's, which is longer than any. What ends with WithMaxHold cannot last longer.
+func (h *hold) shorterLocked(lease time.Duration) bool {
+	t := h.terms
+	if !t.fixed || t.until.Equal(h.end) {
+		return false
+	}
+	return lease == 0 || lease-h.r.opt.drift(lease) > remaining(t.until)
 }
 
 // replace makes place for the next hold of the owner if the lease of h ran out, which

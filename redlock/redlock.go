@@ -134,7 +134,8 @@ func (r *RedLock) Name() string { return r.members[0].Name() }
 
 // Lock waits until the owner in ctx, else the calling goroutine, holds r. The
 // watchdogs of the members' clients keep the hold until the last Unlock. An owner that
-// is inside already enters once more, and needs one more Unlock; no server is asked.
+// is inside already enters once more, and needs one more Unlock; no server is asked,
+// unless the hold has a lease: the watchdogs take it over first, at a majority.
 //
 // ctx bounds the waiting, not the hold. When it ends, Lock returns at once, and what
 // the servers may have granted is given back in the background: after an error nothing
@@ -157,8 +158,9 @@ func (r *RedLock) Lock(ctx context.Context) error {
 // the first request of the attempt that got it, and without the drift, see
 // WithDriftFactor; a lease that these use up is ErrInvalidLease. 0 is Lock.
 //
-// A nested LockLease asks no server, so it does not change the lease; Extend does. A
-// lease that ran out is no error for the owner's next Lock; an Unlock of it is ErrLost.
+// A nested LockLease only lengthens the lease: if its own is longer than what is left, a
+// majority of the servers has to agree, as in Extend, or it is an error and the owner is
+// inside as often as before. Otherwise it asks no server. A lease that ran out is no error for the owner's next Lock; an Unlock of it is ErrLost.
 func (r *RedLock) LockLease(ctx context.Context, lease time.Duration) error {
 	_, err := r.acquire(ctx, "lock", -1, lease)
 	return err
