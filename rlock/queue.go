@@ -94,7 +94,8 @@ func (e *entry) beat(w *waiter) {
 	})
 }
 
-// leaveQueue has w out of Redis's queue, soon. One that got the lock is out already.
+// leaveQueue has w out of Redis's queue, soon. One that got the lock is out already. One
+// that still waits asks anew, under another field.
 func (e *entry) leaveQueue(w *waiter) {
 	if w.own.sub != nil {
 		w.own.sub.Close()
@@ -110,6 +111,8 @@ func (e *entry) leaveQueue(w *waiter) {
 		e.sweepLater()
 	}
 	w.stand.Field, w.stand.Beat, w.stand.Ahead, w.queued = "", 0, 0, false
+	w.own.asked = time.Time{}
+	w.place.Ring()
 }
 
 // nextInQueue is the first of this client's in Redis's queue: they came there in the
