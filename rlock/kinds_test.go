@@ -217,7 +217,7 @@ func TestKinds_LossIsTold(t *testing.T) {
 			l := k.lock(c, unique(what))
 			err := l.Do(as("a"), func(ctx context.Context) error {
 				require.NoError(t, look(t).Del(ctx, l.Key()).Err())
-				<-ctx.Done()
+				recv(t, ctx.Done(), "the end of the ctx")
 				require.True(t, isClosed(l.Lost(ctx)))
 				return context.Cause(ctx)
 			})
