@@ -162,7 +162,7 @@ func ExampleLock_TryLock() {
 	got, err := client.NewLock("report").TryLock(ctx, 0, 10*time.Second)
 	fmt.Println("first:", got, err)
 
-	// Wait for 50 ms at most.
+	// Wait for half a second at most.
 	got, err = other.NewLock("report").TryLock(ctx, 500*time.Millisecond, 10*time.Second)
 	fmt.Println("second:", got, err)
 

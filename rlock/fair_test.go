@@ -63,7 +63,7 @@ func TestFair_LeavesTheQueue(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, recv(t, first, "the cancelled one"), context.Canceled)
 	eventually(t, func() bool { return queued(t, l) == 1 }, "it has left the queue")
-	got, err := l.TryLock(as("c"), 300*time.Millisecond, 0)
+	got, err := settled(t, func() (bool, error) { return l.TryLock(as("c"), 300*time.Millisecond, 0) })
 	require.NoError(t, err)
 	require.False(t, got)
 	eventually(t, func() bool { return queued(t, l) == 1 }, "that one too")

@@ -81,17 +81,22 @@ func TestMULTI1_WaitsThatEndFirst(t *testing.T) {
 	}
 	ctx := t.Context()
 	refused(l.TryLock(ctx, 0, 0))
-	refused(l.TryLock(ctx, 100*time.Millisecond, time.Second))
+	refused(settled(t, func() (bool, error) { return l.TryLock(ctx, 100*time.Millisecond, time.Second) }))
 
 	// The head of the line, and one behind it.
-	long := async(func() error { _, err := l.TryLock(WithOwner(ctx, "head"), 300*time.Millisecond, 0); return err })
+	long := async(func() error {
+		_, err := settled(t, func() (bool, error) { return l.TryLock(WithOwner(ctx, "head"), 300*time.Millisecond, 0) })
+		return err
+	})
 	waitForWaiters(t, c, 1)
-	refused(l.TryLock(ctx, 50*time.Millisecond, 0))
+	refused(settled(t, func() (bool, error) { return l.TryLock(ctx, 50*time.Millisecond, 0) }))
 	require.ErrorIs(t, recv(t, long, "the head"), ErrRestarted)
 
-	until, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	err := l.Lock(until)
+	_, err := settled(t, func() (bool, error) {
+		until, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		return false, l.Lock(until)
+	})
 	refused(false, err)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
@@ -124,16 +129,20 @@ func TestMULTI1_OthersAreNoRestart(t *testing.T) {
 		err error
 	}
 	// Its end is half-way between two looks: an attempt under way then would be unsettled.
-	waiting := async(func() result { got, err := l.TryLock(ctx, 450*time.Millisecond, 0); return result{got, err} })
+	try := func() result {
+		got, err := settled(t, func() (bool, error) { return l.TryLock(ctx, 450*time.Millisecond, 0) })
+		return result{got, err}
+	}
+	waiting := async(try)
 	waitForWaiters(t, c, 1)
 	occupy(t, l.Key(), time.Minute)
 	require.Equal(t, result{}, recv(t, waiting, "TryLock"))
 	for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
-		got, err := l.TryLock(ctx, wait, 0)
+		got, err := settled(t, func() (bool, error) { return l.TryLock(ctx, wait, 0) })
 		require.Equal(t, result{}, result{got, err})
 	}
 	// And the other way round.
-	waiting = async(func() result { got, err := l.TryLock(ctx, 500*time.Millisecond, 0); return result{got, err} })
+	waiting = async(try)
 	waitForWaiters(t, c, 1)
 	remove(t, l.Key())
 	r := recv(t, waiting, "TryLock")
@@ -342,7 +351,9 @@ func TestMULTI1_BehindOneThatSleeps(t *testing.T) {
 	defer cancel()
 	go func() { _ = l.Lock(first) }()
 	waitForWaiters(t, c, 1)
-	_, err := l.TryLock(WithOwner(t.Context(), "second"), 100*time.Millisecond, 0)
+	_, err := settled(t, func() (bool, error) {
+		return l.TryLock(WithOwner(t.Context(), "second"), 100*time.Millisecond, 0)
+	})
 	require.ErrorIs(t, err, ErrRestarted)
 	ctx, end := context.WithTimeout(WithOwner(t.Context(), "third"), 100*time.Millisecond)
 	defer end()

@@ -3,6 +3,7 @@ package rlock
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -92,6 +93,17 @@ func eventually(t testing.TB, cond func() bool, what string, args ...any) {
 			require.FailNow(t, "still not: "+fmt.Sprintf(what, args...))
 		}
 	}
+}
+
+// settled is the first answer of try that is one: an attempt that a busy machine leaves
+// unanswered until the wait is over is ErrUnsettled, rightly, and says nothing.
+func settled(t testing.TB, try func() (bool, error)) (got bool, err error) {
+	t.Helper()
+	eventually(t, func() bool {
+		got, err = try()
+		return !errors.Is(err, ErrUnsettled)
+	}, "a try is answered in time")
+	return got, err
 }
 
 // async calls f in a goroutine of its own.

@@ -144,7 +144,13 @@ func TestOwner_AGoroutineThatWouldWaitForItself(t *testing.T) {
 	}
 	require.Empty(t, p.Counts(), "nothing is sent")
 	// From another goroutine the same owner waits as anybody does.
-	require.NoError(t, elsewhere(t, func() error { _, err := l.TryLock(ctx, time.Millisecond, 0); return err }))
+	require.NoError(t, elsewhere(t, func() error {
+		got, err := settled(t, func() (bool, error) { return l.TryLock(ctx, 10*time.Millisecond, 0) })
+		if got {
+			t.Error("granted")
+		}
+		return err
+	}))
 	require.NoError(t, l.Unlock(t.Context()))
 	require.NoError(t, l.Lock(ctx))
 	require.NoError(t, l.Unlock(ctx))

@@ -87,7 +87,7 @@ func TestTrace_TellsTheStory(t *testing.T) {
 	require.NoError(t, l.Lock(a))
 	got := async(func() error { return l.Lock(b) })
 	s.has(t, "waiting b")
-	taken, err := l.TryLock(WithOwner(t.Context(), "c"), 20*time.Millisecond, 0)
+	taken, err := settled(t, func() (bool, error) { return l.TryLock(WithOwner(t.Context(), "c"), 20*time.Millisecond, 0) })
 	require.NoError(t, err)
 	require.False(t, taken)
 	s.has(t, "failed c false")

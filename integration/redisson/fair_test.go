@@ -283,7 +283,7 @@ func testQuiet(t *testing.T, h *harness) {
 	head.interrupt()
 	require.ErrorIs(t, m.ends(gone, "it is cancelled").err, context.Canceled)
 	m.isQueue(waiter, behind)
-	m.no(m.queuer(h.golang, long).tryLock(300*time.Millisecond, 0))
+	m.timesOut(m.queuer(h.golang, long), 300*time.Millisecond, 0)
 	m.isQueue(waiter, behind)
 	m.beats(behind)
 	require.Equal(t, asked, sent(), "those who give up a lock that is taken concern only themselves")

@@ -45,7 +45,7 @@ func exclusion(m *match) {
 
 		m.no(b.tryLock(0, 0))
 		m.no(b.tryLock(0, time.Second))
-		m.no(b.tryLock(20*time.Millisecond, 0))
+		m.timesOut(b, 20*time.Millisecond, 0)
 		m.nothingElse()
 		m.yes(b.isLocked())
 		m.no(b.isHeld())
@@ -62,7 +62,7 @@ func exclusion(m *match) {
 		m.no(b.isLocked())
 		require.Empty(m, m.fields())
 
-		m.yes(b.tryLock(20*time.Millisecond, 0))
+		m.yes(b.tryLock(waitLimit, 0))
 		m.isHash(b, "1")
 		m.no(a.tryLock(0, 0))
 		require.NoError(m, b.unlock())

@@ -2,6 +2,7 @@ package redisson
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/relock-go/relock/integration"
 	"github.com/relock-go/relock/internal/script"
+	"github.com/relock-go/relock/rlock"
 )
 
 func TestMain(m *testing.M) { integration.Main(m, nil, 4) }
@@ -303,6 +305,24 @@ func (m *match) still(c <-chan outcome, what string) {
 		m.Fatalf("%s: ended with %v", what, o.err)
 	default:
 	}
+}
+
+// timesOut checks that p waits in vain. An attempt that a busy machine leaves
+// unanswered until the wait is over may have been granted, for all that p knows: it
+// says so, and p tries again.
+func (m *match) timesOut(p interface {
+	tryLock(wait, lease time.Duration) (bool, error)
+}, wait, lease time.Duration,
+) {
+	m.Helper()
+	m.eventually(func() bool {
+		got, err := p.tryLock(wait, lease)
+		if errors.Is(err, rlock.ErrUnsettled) {
+			return false
+		}
+		m.no(got, err)
+		return true
+	}, "it is refused")
 }
 
 // yes, no and is check answers of a party.

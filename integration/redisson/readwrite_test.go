@@ -83,7 +83,7 @@ func readersTogether(m *match) {
 		m.no(writers[1].isLocked())
 		for _, w := range writers {
 			m.no(w.tryLock(0, 0))
-			m.no(w.tryLock(20*time.Millisecond, 0))
+			m.timesOut(w, 20*time.Millisecond, 0)
 			require.ErrorIs(m, w.unlock(), rlock.ErrNotHeld)
 		}
 	}
@@ -108,7 +108,7 @@ func readersTogether(m *match) {
 		m.isHash(w, "1")
 		for _, r := range []party{a, b} {
 			m.no(r.tryLock(0, 0))
-			m.no(r.tryLock(20*time.Millisecond, 0))
+			m.timesOut(r, 20*time.Millisecond, 0)
 			m.no(r.isLocked())
 			is1(m, 0, r.holdCount)
 		}
