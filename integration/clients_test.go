@@ -56,7 +56,7 @@ func TestClients_ManyNames(t *testing.T) {
 }
 
 func manyNames(t *testing.T, kind topology, opt rlock.Option) {
-	const names, watchdog = 30, 900 * time.Millisecond
+	const names, watchdog = 30, 2400 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), faultLimit)
 	defer cancel()
 	r := kind.open(t, faultLimit, false)

@@ -173,7 +173,7 @@ func TestEND4_NothingStaysBehind(t *testing.T) {
 func TestEND4_RedisIsUnreachable(t *testing.T) {
 	look(t)
 	for name, cut := range map[string]func(*redistest.Proxy){
-		"refused":    func(p *redistest.Proxy) { p.CutAll(); _ = p.Refuse(true) },
+		"refused":    func(p *redistest.Proxy) { _ = p.Refuse(true); p.CutAll() },
 		"black hole": func(p *redistest.Proxy) { p.BlackHole(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
