@@ -108,7 +108,7 @@ func (e *entry) leaveQueue(w *waiter) {
 		e.rec.Quit(w.stand.Field, nil, e.c.clock())
 	} else {
 		e.rec.Quit(w.stand.Field, w.stand, e.c.clock())
-		e.sweepLater()
+		e.sweepNow()
 	}
 	w.stand.Field, w.stand.Beat, w.stand.Ahead, w.queued = "", 0, 0, false
 	w.own.asked = time.Time{}
