@@ -47,12 +47,13 @@ type traffic struct {
 		q  *record.Request
 	}
 
-	ears             // of the head of the gate
-	again  bool      // the lock went from one of this process to the next through Redis
-	found  uint64    // how often the lock was found taken, or given to one of ours
-	woken  uint64    // how often the head was told to ask at once
-	young  time.Time // the restart guard refused the latest attempt, until then; zero: it did not
-	sweeps *sweep    // while own fields may stand that no hold uses
+	ears               // of the head of the gate
+	again    bool      // the lock went from one of this process to the next through Redis
+	found    uint64    // how often the lock was found taken, or given to one of ours
+	woken    uint64    // how often the head was told to ask at once
+	young    time.Time // the restart guard refused the latest attempt, until then; zero: it did not
+	sweeps   *sweep    // while own fields may stand that no hold uses
+	sweeping bool      // somebody is about to remove those that stand in a queue
 
 	beaten time.Time // when it was last said for the fairs that they live
 

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -70,4 +71,41 @@ func TestFair_LeavesTheQueue(t *testing.T) {
 	require.NoError(t, l.Unlock(as("holder")))
 	require.NoError(t, recv(t, second, "the one that stayed"))
 	require.NoError(t, l.Unlock(as("b")))
+}
+
+// One that gives up and tries again does not come in behind itself: it has left the queue
+// before it asks, so nobody is told whose wait is over.
+func TestFair_LeavesBeforeItComesAgain(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewFairLock(unique("again"))
+	occupy(t, l.Key(), time.Minute)
+	const tries = 20
+	p.ResetCounts()
+	for range tries {
+		got, err := settled(t, func() (bool, error) { return l.TryLock(as("a"), 5*time.Millisecond, 0) })
+		require.NoError(t, err)
+		require.False(t, got)
+	}
+	stands, came := "", 0
+	for _, r := range p.Requests() {
+		if len(r.Args) < 8 || r.Args[0] != "evalsha" {
+			continue
+		}
+		switch r.Args[1] {
+		case script.FairAcquire.SHA:
+			if r.Args[7] == stands {
+				continue
+			}
+			require.Empty(t, stands, "it stands there still as %s comes", r.Args[7])
+			stands = r.Args[7]
+			came++
+		case script.FairLeave.SHA:
+			if slices.Contains(r.Args[8:], stands) {
+				stands = ""
+			}
+		}
+	}
+	require.GreaterOrEqual(t, came, tries)
+	eventually(t, func() bool { return queued(t, l) == 0 }, "it has left")
 }

@@ -32,12 +32,28 @@ func (e *entry) sweepLater() {
 	s.schedule()
 }
 
-// sweepNow has the key swept at once if nobody sends just then: others stand behind what
-// is to go. Only an operation, or what one has begun, may call it.
+// sweepNow has the key swept by the next request of this client on it: others stand
+// behind what is to go. Only an operation, or what one has begun, may call it.
 func (e *entry) sweepNow() {
-	e.sweepLater()
-	e.c.work.Add(1)
-	e.c.crew.do(e.sweeps)
+	e.sweepLater() // should this one fail
+	if e.sweeping {
+		return
+	}
+	first := !e.sending
+	e.sweeping, e.sending = true, true
+	e.c.spawn(func() {
+		e.lock()
+		defer e.unlock()
+		if !first {
+			_ = e.takeTurn(&call{}, true) // every request ends, so the turn comes
+		}
+		e.sweeping = false
+		if now := e.c.clock(); !e.rec.Strays(now) || !e.rec.Sweepable(now) {
+			e.endTurn()
+			return
+		}
+		_, _ = e.sweepOnce(context.Background())
+	})
 }
 
 const shortPause = 5 * time.Millisecond
