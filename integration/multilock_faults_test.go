@@ -105,7 +105,7 @@ func (g *trio) stands(depth string) {
 // named checks that an error names the k-th lock.
 func (g *trio) named(k int, err error) {
 	g.Helper()
-	require.ErrorContains(g, err, fmt.Sprintf("member %d (%q)", 2-k, g.locks[k].Name()))
+	require.ErrorContains(g, err, fmt.Sprintf("member %d (%q)", 3-k, g.locks[k].Name()))
 }
 
 type plainLock = rlock.Lock

@@ -23,7 +23,7 @@ func TestNew_Refuses(t *testing.T) {
 	one, _ := fakes("a")
 	for _, l := range []rlock.Locker{nil, typed} {
 		_, err = New(one[0], l)
-		require.ErrorContains(t, err, "lock 1 of 2 is nil")
+		require.ErrorContains(t, err, "lock 2 of 2 is nil")
 	}
 }
 
@@ -148,7 +148,7 @@ func TestFailure_LeavesNothing(t *testing.T) {
 					}
 					err := f.call(t, g)
 					if err != nil {
-						require.ErrorContains(t, err, fmt.Sprintf("member %d (%q)", k, l[k].name))
+						require.ErrorContains(t, err, fmt.Sprintf("member %d (%q)", k+1, l[k].name))
 						var e *rlock.Error
 						require.ErrorAs(t, err, &e)
 						require.Equal(t, "a, b, c", e.Lock)
@@ -217,7 +217,7 @@ func TestUndo_NamesWhatItCannot(t *testing.T) {
 			got, err := g.TryLock(as(t, alice), wait, 0)
 			require.False(t, got)
 			require.ErrorIs(t, err, rlock.ErrUnsettled)
-			require.ErrorContains(t, err, `not undone: member 0 ("a")`)
+			require.ErrorContains(t, err, `not undone: member 1 ("a")`)
 			require.NotContains(t, err.Error(), `"b"`)
 			require.Zero(t, l[1].depth(), "the others are")
 			l[0].hold.depth = 1 // as it was
@@ -353,7 +353,7 @@ func TestLease_ShorterThanTheRoundTrip(t *testing.T) {
 		}
 		err := g.LockLease(as(t, alice), 50*time.Millisecond)
 		require.ErrorIs(t, err, rlock.ErrInvalidLease)
-		require.ErrorContains(t, err, `member 0 ("a")`)
+		require.ErrorContains(t, err, `member 1 ("a")`)
 		require.Equal(t, []int{0, 0}, depths(l))
 		require.Equal(t, mostLost, l[0].count("unlock"))
 	})
@@ -384,7 +384,7 @@ func TestLease_NotExtended(t *testing.T) {
 			}
 			err := g.LockLease(as(t, alice), time.Minute)
 			require.ErrorIs(t, err, errServer)
-			require.ErrorContains(t, err, fmt.Sprintf("member %d", k))
+			require.ErrorContains(t, err, fmt.Sprintf("member %d", k+1))
 			require.Equal(t, []int{0, 0, 0}, depths(l))
 		})
 	}

@@ -159,7 +159,7 @@ func TestLost(t *testing.T) {
 			left[k] = 0
 			require.ErrorIs(t, g.Lock(ctx), rlock.ErrLost)
 			require.Equal(t, left, depths(l))
-			name := fmt.Sprintf("member %d", k)
+			name := fmt.Sprintf("member %d", k+1)
 			for _, err := range []error{g.Lock(ctx), g.Extend(ctx, time.Second), g.Unlock(ctx), g.Unlock(ctx)} {
 				require.ErrorIs(t, err, rlock.ErrLost)
 				require.ErrorContains(t, err, name)
@@ -184,7 +184,7 @@ func TestLost_ByTheClock(t *testing.T) {
 		require.True(t, isClosed(g.Lost(ctx)))
 		for _, err := range []error{g.Lock(ctx), g.Extend(ctx, time.Second), g.Unlock(ctx), g.Unlock(ctx)} {
 			require.ErrorIs(t, err, rlock.ErrLost)
-			require.ErrorContains(t, err, `member 1 ("b")`)
+			require.ErrorContains(t, err, `member 2 ("b")`)
 		}
 	})
 }
@@ -324,7 +324,7 @@ func TestExtend(t *testing.T) {
 		for _, lease := range []time.Duration{0, time.Second, time.Hour} {
 			err := g.Extend(ctx, lease)
 			require.ErrorIs(t, err, errServer)
-			require.ErrorContains(t, err, `member 1 ("b")`)
+			require.ErrorContains(t, err, `member 2 ("b")`)
 			require.InDelta(t, 59*time.Second, g.Validity(ctx), float64(10*trip))
 			require.InDelta(t, 59*time.Second, l[2].lease(), float64(600*time.Millisecond), "and rlock's margin")
 		}
@@ -355,7 +355,7 @@ func TestUnlock_JoinsErrors(t *testing.T) {
 			require.ErrorIs(t, err, want)
 		}
 		for i, n := range []string{"a", "b", "c"} {
-			require.ErrorContains(t, err, fmt.Sprintf("member %d (%q)", i, n))
+			require.ErrorContains(t, err, fmt.Sprintf("member %d (%q)", i+1, n))
 		}
 		require.Zero(t, l[3].depth())
 		require.ErrorIs(t, g.Unlock(ctx), rlock.ErrNotHeld, "it is given back")
@@ -424,7 +424,7 @@ func TestDo_Loss(t *testing.T) {
 				l[k].remove()
 				<-ctx.Done()
 				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-				require.ErrorContains(t, context.Cause(ctx), fmt.Sprintf("member %d", k))
+				require.ErrorContains(t, context.Cause(ctx), fmt.Sprintf("member %d", k+1))
 				return errServer
 			})
 			require.ErrorIs(t, err, rlock.ErrLost)

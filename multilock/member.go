@@ -22,7 +22,7 @@ type known interface {
 type member struct {
 	rlock.Locker
 	lock  known  // the same; nil where that does not say its key and client
-	place int    // among the arguments of New
+	place int    // among the arguments of New, from 1
 	key   string // as it stands in Redis; the name, where that is not known
 	half  half
 }

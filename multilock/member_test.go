@@ -118,8 +118,8 @@ func TestSameServerTwice(t *testing.T) {
 			got, err := g.TryLock(ctx, wait, lease)
 			require.False(t, got)
 			require.ErrorIs(t, err, rlock.ErrReentry)
-			require.ErrorContains(t, err, `member 2 ("b")`)
-			require.ErrorContains(t, err, "member 1, on the same server")
+			require.ErrorContains(t, err, `member 3 ("b")`)
+			require.ErrorContains(t, err, "member 2, on the same server")
 			require.Empty(t, mini.Keys())
 		}
 	}
@@ -218,6 +218,6 @@ func TestBadMember(t *testing.T) {
 	g, err = New(c.NewLock("a"), d.NewLock("b"))
 	require.NoError(t, err)
 	err = g.Lock(as(t, alice))
-	require.ErrorContains(t, err, `member 1 ("b")`)
+	require.ErrorContains(t, err, `member 2 ("b")`)
 	require.Empty(t, mini.Keys())
 }

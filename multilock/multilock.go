@@ -80,9 +80,9 @@ func New(locks ...rlock.Locker) (*MultiLock, error) {
 	var names []string
 	for i, l := range locks {
 		if isNil(l) {
-			return nil, fmt.Errorf("multilock: lock %d of %d is nil", i, len(locks))
+			return nil, fmt.Errorf("multilock: lock %d of %d is nil", i+1, len(locks))
 		}
-		m := newMember(l, i)
+		m := newMember(l, i+1)
 		if slices.ContainsFunc(g.members, m.same) {
 			continue
 		}

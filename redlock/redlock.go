@@ -85,9 +85,9 @@ type server interface {
 // servers. There have to be three or more, and an odd number: one more tolerates the
 // loss of no more servers, and makes a majority larger. New sends nothing.
 //
-// The same client and key twice are an error, and so are two clients with one ID:
-// their requests could not be told apart. That two clients lead to the same server is
-// found by the first Lock, which fails. The read half of a read-write lock is refused: a
+// All have to have the same key, and each a client of its own; two with one ID are an
+// error too, for their requests could not be told apart. That two clients lead to the same
+// server is then found by the first Lock, which fails. The read half of a read-write lock is refused: a
 // RedLock lets one owner in at a time, so its readers would keep each other out. For the
 // same reason no other lock that several may hold at once is of use.
 func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
@@ -110,10 +110,15 @@ func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 		m := &member{Locker: l, place: i + 1}
 		m.server, _ = l.(server)
 		for _, other := range r.members {
-			if m.server != nil && other.server != nil && m.server.Key() == other.server.Key() &&
-				m.server.Client().ID() == other.server.Client().ID() {
-				return nil, fmt.Errorf("redlock: New: locks %d and %d are the same key of one client, or of two with one ID: "+
+			switch {
+			case m.server == nil || other.server == nil:
+			case m.server.Client().ID() == other.server.Client().ID():
+				return nil, fmt.Errorf("redlock: New: locks %d and %d are of one client, or of two with one ID: "+
 					"each server needs a client of its own", other.place, m.place)
+			case m.server.Key() != other.server.Key():
+				return nil, fmt.Errorf("redlock: New: locks %d and %d have the keys %q and %q: give them one name, "+
+					"or a server that is there twice would have two votes and not be found", other.place, m.place,
+					other.server.Key(), m.server.Key())
 			}
 		}
 		r.members = append(r.members, m)

@@ -41,12 +41,14 @@ func patient() Option { return WithNodeTimeout(10 * time.Second) } // a loaded m
 func TestNewRefusesTheSameClient(t *testing.T) {
 	ms, cs := minis(t, 2)
 	_, err := New(locksOf("x", cs[0], cs[1], cs[0]))
-	require.ErrorContains(t, err, "locks 1 and 3 are the same key")
+	require.ErrorContains(t, err, "locks 1 and 3 are of one client")
 	_, err = New(append(locksOf("x", cs[0], cs[1]), cs[0].NewLock("y")))
-	require.NoError(t, err, "another key")
+	require.ErrorContains(t, err, "locks 1 and 3 are of one client", "another key is no other server")
 	same := clientOf(t, ms[0], rlock.WithID(cs[1].ID()))
 	_, err = New(locksOf("x", cs[0], cs[1], same))
 	require.ErrorContains(t, err, "locks 2 and 3", "two clients with one ID")
+	_, err = New(append(locksOf("x", cs[0], cs[1]), clientOf(t, ms[0]).NewLock("y")))
+	require.ErrorContains(t, err, `locks 1 and 3 have the keys "x" and "y"`)
 }
 
 // Readers would keep each other out.

@@ -71,6 +71,7 @@ func TestACQ14_AKeyOfAnotherType(t *testing.T) {
 	c := onShared(t)
 	for kind, make := range map[string]func(key string) error{
 		"string": func(key string) error { return shared.rdb.Set(context.Background(), key, "precious", 0).Err() },
+		"hash":   func(key string) error { return shared.rdb.HSet(context.Background(), key, "name", "precious").Err() },
 		"list":   func(key string) error { return shared.rdb.RPush(context.Background(), key, "precious").Err() },
 		"zset": func(key string) error {
 			return shared.rdb.ZAdd(context.Background(), key, redis.Z{Member: "precious"}).Err()

@@ -2,6 +2,9 @@ package rlock
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,8 +126,15 @@ func (l *lock) stands(ctx context.Context) (script.Standing, error) {
 	case l.kind.rw():
 		base = script.HoldBase(l.key)
 	}
-	return l.c.runner.Read(ctx, l.keys.key, queue, base)
+	s, err := l.c.runner.Read(ctx, l.keys.key, queue, base)
+	if err == nil && s.TTL == -1 && !slices.ContainsFunc(slices.Collect(maps.Keys(s.Fields)), isOwners) {
+		return s, fmt.Errorf("%w: the hash that stands there has no fields of a lock", ErrWrongType)
+	}
+	return s, err
 }
+
+// isOwners tells whether a field is like an owner's, <client>:<owner>.
+func isOwners(field string) bool { return strings.Contains(field, ":") }
 
 // read is stands for users.
 func (l *lock) read(ctx context.Context, _ Owner) (Info, error) {

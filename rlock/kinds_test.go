@@ -394,6 +394,21 @@ func TestKinds_KeysOfOtherTypes(t *testing.T) {
 			require.Equal(t, "set", look(t).Type(ctx, key).Val())
 			require.NoError(t, look(t).Del(ctx, key).Err())
 		}
+		// A hash of somebody's data looks like a lock, but for its fields.
+		require.NoError(t, look(t).HSet(ctx, l.Key(), "name", "x", "age", 1).Err())
+		require.ErrorIs(t, l.Lock(as("a")), ErrWrongType)
+		for _, ttl := range []time.Duration{0, time.Minute} {
+			_, err := l.ForceUnlock(as("a"))
+			require.ErrorIs(t, err, ErrWrongType)
+			require.Len(t, fields(t, l.Key()), 2)
+			_, err = l.IsLocked(as("a"))
+			if ttl == 0 {
+				require.ErrorIs(t, err, ErrWrongType)
+				require.NoError(t, look(t).Expire(ctx, l.Key(), time.Minute).Err())
+			}
+		}
+		require.Zero(t, look(t).Exists(ctx, script.QueueKey(l.Key())).Val())
+		remove(t, l.Key())
 		require.NoError(t, l.Lock(as("a")))
 		require.NoError(t, l.Unlock(as("a")))
 	})

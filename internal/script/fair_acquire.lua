@@ -43,6 +43,9 @@ if size > 0 then
     own = own + redis.call('hexists', KEYS[1], ARGV[i])
   end
   left = redis.call('pttl', KEYS[1])
+  if own < size and left == -1 and foreign(KEYS[1]) then
+    return noLock()
+  end
 end
 redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
 redis.call('zcard', KEYS[3])

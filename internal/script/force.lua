@@ -12,12 +12,16 @@
 --   "rwlock"   the key is a read-write lock, which has channels of its own;
 --              nothing was changed
 --
--- A key of another type fails in HLEN, before anything is changed.
+-- A key of another type fails in HLEN, and a hash that is no lock is refused, before
+-- anything is changed.
 if redis.call('hlen', KEYS[1]) == 0 then
   return 'free'
 end
 if redis.call('hexists', KEYS[1], 'mode') == 1 then
   return 'rwlock'
+end
+if foreign(KEYS[1]) then
+  return noLock()
 end
 redis.call('del', KEYS[1])
 if ARGV[3] then

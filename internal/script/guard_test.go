@@ -141,7 +141,7 @@ func BenchmarkAcquire(b *testing.B) {
 	rdb := server.Client(b)
 	ctx := b.Context()
 	const uptime = 8 * time.Second
-	blind := cut(b, Acquire.Text, "    local write", "    return 'held")
+	blind := cut(b, Acquire.Text, "  local write", "  return 'held")
 	for _, text := range []string{Acquire.Text, blind} {
 		require.NoError(b, rdb.ScriptLoad(ctx, text).Err())
 	}
@@ -172,6 +172,7 @@ func BenchmarkAcquire(b *testing.B) {
 			require.NoError(b, rdb.Del(ctx, "k").Err())
 			if way.field != "" {
 				require.NoError(b, rdb.HSet(ctx, "k", way.field, 1).Err())
+				require.NoError(b, rdb.Expire(ctx, "k", time.Hour).Err())
 			}
 			require.NoError(b, rdb.ConfigResetStat(ctx).Err())
 			sha, ms := redis.NewScript(way.text).Hash(), way.guard.Milliseconds()

@@ -29,21 +29,21 @@ type Script struct {
 
 // The scripts. They are never changed.
 var (
-	Acquire = load("acquire", "guard", "held", "token")
+	Acquire = load("acquire", "guard", "foreign", "held", "token")
 	Keep    = load("keep", "raise", "token")
 	Release = load("release", "tell")
 	Pass    = load("pass", "raise", "token")
 	Renew   = load("renew")
-	Force   = load("force", "tell", "next")
+	Force   = load("force", "foreign", "tell", "next")
 	Info    = load("info", "readers")
 
-	FairAcquire = load("fair_acquire", "guard", "held", "queue", "raise")
+	FairAcquire = load("fair_acquire", "guard", "foreign", "held", "queue", "raise")
 	FairRelease = load("fair_release", "tell", "next")
 	FairPass    = load("fair_pass", "queue", "raise", "tell", "next")
 	FairLeave   = load("fair_leave", "queue", "tell", "next")
 	FairBeat    = load("fair_beat", "queue")
 
-	RWAcquire = load("rw_acquire", "guard", "held", "readers")
+	RWAcquire = load("rw_acquire", "guard", "foreign", "held", "readers")
 	RWKeep    = load("rw_keep", "raise", "readers")
 	RWRelease = load("rw_release", "readers", "tell", "rest")
 	RWPass    = load("rw_pass", "raise", "readers", "tell", "rest")
