@@ -60,8 +60,8 @@ func (h heap) report(b *testing.B, before heap, n int, what string) {
 // names of 16 bytes, no two of them the same. After garbage collections, per hold:
 //
 //	hold    what the call of Lock adds, to a Lock object that is there already
-//	locked  the same with its Lock object, without its name: what section 6 of
-//	        DESIGN.md means with "a held lock"
+//	locked  the same with its Lock object, without its name: what the budget for
+//	        a held lock is about
 //	named   the same with the string of the name
 //	kept    what is left of that when the user forgets the names and the Lock
 //	        objects: all is the client's

@@ -74,7 +74,7 @@ func WithRetryDelay(least, most time.Duration) Option {
 func WithMaxHold(d time.Duration) Option {
 	return func(o *options) error {
 		if d < time.Millisecond || d > longestLease {
-			return fmt.Errorf("WithMaxHold(%v): use 1ms to %v", d, longestLease)
+			return fmt.Errorf("WithMaxHold(%v): use 1ms to 10 years", d)
 		}
 		o.maxHold = d
 		return nil
@@ -106,7 +106,7 @@ func (o *options) checkLease(lease time.Duration) error {
 	case lease == 0:
 		return nil
 	case lease < time.Millisecond || lease > longestLease:
-		return fmt.Errorf("%w: %v; use 0 for the watchdog, or 1ms to %v", rlock.ErrInvalidLease, lease, longestLease)
+		return fmt.Errorf("%w: %v; use 0 for the watchdog, or 1ms to 10 years", rlock.ErrInvalidLease, lease)
 	case lease <= o.drift(lease):
 		return fmt.Errorf("%w: %v is not longer than the drift of %v", rlock.ErrInvalidLease, lease, o.drift(lease))
 	}

@@ -16,8 +16,8 @@ const closers = 32
 
 // Close ends the client. New calls and those that wait return ErrClosed. Then the
 // holders are told: Lost closes, Do's ctx ends with cause ErrClosed, Validity is
-// 0. Only then their keys are released, and everything that the client started
-// is ended. rdb stays open.
+// 0. Only then their keys are released, also of holds with a lease, and everything
+// that the client started is ended. rdb stays open.
 //
 // ctx bounds the waiting. What could not be released by then, or because Redis
 // does not answer, is named by the error and ends with its lease. A second Close

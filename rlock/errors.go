@@ -29,7 +29,7 @@ var (
 	ErrUnsettled = errors.New("rlock: outcome unknown")
 
 	// ErrReentry: the owner holds the lock already and may not enter again, or
-	// the goroutine would wait for itself.
+	// the goroutine would wait for itself. What is held stays so, as deep as before.
 	ErrReentry = errors.New("rlock: already inside")
 
 	// ErrRestarted: the server has not run for as long as WithRestartGuard wants,
@@ -39,14 +39,16 @@ var (
 	ErrRestarted = errors.New("rlock: server restarted not long ago")
 
 	// ErrUpgrade: the owner is a reader of this lock and asks to write. It would wait
-	// for itself for ever. Unlock the read half first, or take the write half first.
+	// for itself for ever. It still reads. Unlock the read half first, or take the write
+	// half first.
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
 	// ErrReplicas: fewer replicas than WithReplicaAcks wants have acknowledged the
 	// acquisition in time. It is undone, nothing is held.
 	ErrReplicas = errors.New("rlock: not enough replicas acknowledged")
 
-	// ErrMaxHold: the hold came to the end that WithMaxHold sets.
+	// ErrMaxHold: the hold came to the end that WithMaxHold sets. It is lost, so
+	// ErrLost is in the chain too where a call returns it, and its Unlocks are due.
 	ErrMaxHold = errors.New("rlock: longest hold time reached")
 
 	// ErrInvalidName: the name is empty or longer than 1,024 bytes, after
@@ -63,8 +65,9 @@ var (
 	ErrInvalidOwner = errors.New("rlock: invalid owner")
 
 	// ErrWrongType: the key is not what this kind of lock makes. Nothing was
-	// changed. Choose another name, or remove the key.
-	ErrWrongType = errors.New("rlock: key is not a lock of this kind")
+	// changed. Choose another name, or remove the key. A hash counts as somebody's lock
+	// if it has a TTL, or a field with a colon in it.
+	ErrWrongType = errors.New("rlock: key is not a lock of this kind, choose another name or remove it")
 )
 
 // Error is what every operation returns when it fails. errors.Is and errors.As
@@ -72,7 +75,7 @@ var (
 type Error struct {
 	Op    string // "lock", "unlock", "extend", ...
 	Lock  string // the name, before mapping
-	Owner Owner  // on whose behalf; empty where that does not matter
+	Owner Owner  // on whose behalf; empty where there is none
 	Err   error
 }
 

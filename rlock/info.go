@@ -28,7 +28,10 @@ type Holder struct {
 	Mode   string // "", "read" or "write"
 }
 
-// IsLocked asks Redis whether anybody holds the lock. A half of a read-write lock is
+// IsLocked asks Redis whether anybody holds the lock. Like all questions it is not
+// repeated by this package: an error is ErrWrongType, ErrInvalidName, ErrInvalidOwner,
+// ErrClosed, the ctx's, at whose end it returns at once, or go-redis's, which tries for as
+// long as its options say. A half of a read-write lock is
 // locked when somebody holds that half.
 func (l *lock) IsLocked(ctx context.Context) (bool, error) {
 	return ask(ctx, l, "is locked", func(ctx context.Context, _ Owner) (bool, error) {
@@ -44,34 +47,36 @@ func (l *lock) IsLocked(ctx context.Context) (bool, error) {
 }
 
 // IsHeld asks Redis whether the owner in ctx, else the calling goroutine, holds
-// the lock. A hold that is lost here is false, whatever Redis says.
+// the lock. A hold that is lost here is false, whatever Redis says. Errors are as of
+// IsLocked.
 func (l *lock) IsHeld(ctx context.Context) (bool, error) {
 	n, err := ask(ctx, l, "is held", l.count)
 	return n > 0, err
 }
 
 // IsHeldBy asks Redis whether owner o of this client holds the lock. A hold that
-// is lost here is false, whatever Redis says.
+// is lost here is false, whatever Redis says. Errors are as of IsLocked.
 func (l *lock) IsHeldBy(ctx context.Context, o Owner) (bool, error) {
 	n, err := ask(WithOwner(ctx, o), l, "is held by", l.count)
 	return n > 0, err
 }
 
 // HoldCount asks Redis how often the owner in ctx, else the calling goroutine,
-// has entered. 0 when Redis does not have its field, or the hold is lost here.
+// has entered. 0 when Redis does not have its field, or the hold is lost here. Errors
+// are as of IsLocked.
 func (l *lock) HoldCount(ctx context.Context) (int, error) {
 	return ask(ctx, l, "hold count", l.count)
 }
 
 // TTL asks Redis how long the lock's key lasts: 0 when it is free, -1 when it has
-// no expiry.
+// no expiry. Errors are as of IsLocked.
 func (l *lock) TTL(ctx context.Context) (time.Duration, error) {
 	info, err := ask(ctx, l, "ttl", l.read)
 	return info.TTL, err
 }
 
 // Info asks Redis who holds the lock, for operators and composites. Redis may
-// have moved on when it returns.
+// have moved on when it returns. Errors are as of IsLocked.
 func (l *lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "info", l.read) }
 
 // count is the depth of o's field.

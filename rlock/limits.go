@@ -42,7 +42,7 @@ func checkKey(key string, tags bool) error {
 // watchdog's.
 func checkLease(lease time.Duration) error {
 	if lease != 0 && (lease < time.Millisecond || lease > longestLease) {
-		return fmt.Errorf("%w: %v; use 0 for the watchdog, or 1ms to %v", ErrInvalidLease, lease, longestLease)
+		return fmt.Errorf("%w: %v; use 0 for the watchdog, or 1ms to 10 years", ErrInvalidLease, lease)
 	}
 	return nil
 }

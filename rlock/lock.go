@@ -76,9 +76,12 @@ func (l *lock) Client() *Client { return l.c }
 // is held. A ctx that has ended already sends nothing.
 //
 // Uncontended, Lock is one script call. Errors: ErrLost after a loss of this
-// owner that its Unlocks were not told of; ErrReentry; ErrUnsettled; ErrWrongType;
-// ErrRestarted, with the ctx's, when ctx ended while WithRestartGuard kept it out;
-// ErrClosed; the ctx's; the server's when it could not be reached for some seconds.
+// owner that its Unlocks were not told of; ErrReentry; ErrUpgrade; ErrUnsettled;
+// ErrWrongType; ErrReplicas, which is not tried again; ErrInvalidName and
+// ErrInvalidOwner; ErrRestarted, with the ctx's, when ctx ended while WithRestartGuard
+// kept it out; ErrNotHeld, if ctx is from a Do that has returned; ErrClosed; the
+// ctx's; the server's when it could not be reached for go-redis's ReadTimeout, and at
+// least 3 s.
 func (l *lock) Lock(ctx context.Context) error {
 	_, err := l.acquire(ctx, "lock", -1, 0)
 	return err
@@ -100,6 +103,10 @@ func (l *lock) LockLease(ctx context.Context, lease time.Duration) error {
 // TryLock is Lock that gives up: with wait 0 after one attempt, with wait > 0
 // after at most that time, with wait < 0 when ctx ends. lease 0 is kept by the
 // watchdog, lease > 0 is fixed, as in LockLease.
+//
+// With wait 0 it does not wait for others. An attempt that fails is repeated a few
+// times, and go-redis dials anew for each: while the server is down that can take
+// seconds, which ctx bounds.
 //
 // (false, nil) means that others had the lock at every attempt; ErrRestarted, that
 // WithRestartGuard refused the last one. An attempt that

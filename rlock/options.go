@@ -187,11 +187,19 @@ func WithTrace(t *Trace) Option {
 func within(name string, d, least, most time.Duration, set func(*options)) Option {
 	return func(o *options) error {
 		if d < least || d > most {
-			return fmt.Errorf("%s(%v): use %v to %v", name, d, least, most)
+			return fmt.Errorf("%s(%v): use %v to %s", name, d, least, span(most))
 		}
 		set(o)
 		return nil
 	}
+}
+
+// span is d for a message.
+func span(d time.Duration) string {
+	if d == longestLease {
+		return "10 years"
+	}
+	return d.String()
 }
 
 // LockOption sets one thing about a lock object. What is wrong with it is
@@ -216,7 +224,7 @@ func NonReentrant() LockOption {
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) error {
 		if d < time.Millisecond || d > longestLease {
-			return fmt.Errorf("WithMaxHold(%v): use 1ms to %v", d, longestLease)
+			return fmt.Errorf("WithMaxHold(%v): use 1ms to 10 years", d)
 		}
 		o.maxHold = d
 		return nil

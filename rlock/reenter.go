@@ -22,7 +22,7 @@ func (e *entry) reenter(k *call, w *waiter) (bool, error) {
 			continue
 		case h.rec.Lost():
 			if h.rec.Stuck(e.c.clock()) {
-				return false, h.lostError()
+				return false, fmt.Errorf("%w; this owner can lock again when its Unlocks are made, %d of them", h.lostError(), h.rec.Depth)
 			}
 			return false, e.waitsForItself(w)
 		case w.nonReentrant && h.left() > 0:

@@ -257,6 +257,9 @@ func (e *entry) notHeld(owner Owner) error {
 			return fmt.Errorf("%w: owner %s holds nothing here; owner %s of this client does", ErrNotHeld, owner, h.owner())
 		}
 	}
+	if h := e.find(func(h *hold) bool { return h.left() > 0 && h.owner() == owner }); h != nil {
+		return fmt.Errorf("%w: owner %s holds the other half of this read-write lock", ErrNotHeld, owner)
+	}
 	return fmt.Errorf("%w: owner %s holds nothing here; a goroutine cannot unlock what another one locked, "+
 		"unless both carry one owner (WithOwner)", ErrNotHeld, owner)
 }

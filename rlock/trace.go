@@ -27,7 +27,8 @@ type Trace struct {
 	Renewed func(lock string, o Owner, left time.Duration)
 	// RenewFailed: a renewal got no answer; the hold is proven for left still.
 	RenewFailed func(lock string, o Owner, left time.Duration, err error)
-	// Lost: the hold is lost, after so long.
+	// Lost: the hold is lost, after so long. So is one whose lease has run out, and one
+	// that Close ends, cause ErrClosed.
 	Lost func(lock string, o Owner, held time.Duration, cause error)
 }
 
