@@ -9,8 +9,8 @@ import (
 )
 
 // ask makes one attempt for w: a request that Redis grants or refuses. Without a
-// flight and an error, w or its owner entered while the turn was waited for, or its
-// owner has lost a hold and is to hear of it.
+// flight and an error, something happened while the turn was waited for: w or its owner
+// entered, its owner has lost a hold and is to hear of it, or w is to let others go first.
 func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	if err := e.turn(k, false); err != nil {
 		return nil, err
@@ -21,6 +21,10 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 	}
 	if h := e.hold(w.owner, w.kind.half()); w.hold != nil || h != nil && (!h.rec.Lost() || h.rec.Stuck(e.c.clock())) {
 		e.endTurn()
+		return nil, nil
+	}
+	if e.yields && e.gate.First() == &w.place && time.Now().Before(e.asked) {
+		e.endTurn() // a release has left the lock to others while w waited for its turn
 		return nil, nil
 	}
 	until := time.Now().Add(k.persist)
@@ -91,6 +95,7 @@ func (e *entry) answered(f *flight, r reply) {
 		e.endTurn()
 	case record.Undo:
 		f.settle()
+		f.orphan = true     // its caller may be gone before this is over
 		if w.stand != nil { // what it stands under goes
 			e.leaveQueue(w)
 		}

@@ -50,10 +50,11 @@ type traffic struct {
 	ears               // of the head of the gate
 	again    bool      // the lock went from one of this process to the next through Redis
 	found    uint64    // how often the lock was found taken, or given to one of ours
+	shared   uint64    // how often of that to a reader, which keeps no other reader out
 	woken    uint64    // how often the head was told to ask at once
 	young    time.Time // the restart guard refused the latest attempt, until then; zero: it did not
 	sweeps   *sweep    // while own fields may stand that no hold uses
-	sweeping bool      // somebody is about to remove those that stand in a queue
+	sweeping bool      // somebody is about to do so
 
 	beaten time.Time // when it was last said for the fairs that they live
 
@@ -250,12 +251,13 @@ func (e *entry) wakeHead() {
 //
 // A message reaches subscribers in the order in which they came, so without the
 // pause the same process could win every time. It is long enough for a JVM that
-// has to wake up. When nobody else listens there is none.
+// has to wake up. When nobody else listens there is none. Those who poll do not listen,
+// so a SpinLock's head always waits.
 func (e *entry) yield(told int) {
 	w := e.gate.First()
 	switch {
 	case w == nil:
-	case told == 0 || told == 1 && e.sub != nil:
+	case w.For.kind != spin && (told == 0 || told == 1 && e.sub != nil):
 		e.wakeHead()
 	default:
 		e.asked, e.yields = time.Now().Add(15*time.Millisecond+rand.N(10*time.Millisecond)), true

@@ -37,6 +37,7 @@ func (l *lock) ForceUnlock(ctx context.Context) (bool, error) {
 		was := false
 		vals := context.WithoutCancel(ctx)
 		l.c.spawn(func() {
+			defer l.c.tidy(e) // the caller may have left
 			a := l.sendForce(vals)
 			e.lock()
 			defer e.unlock()

@@ -91,7 +91,7 @@ func (e *entry) enter(r *record.Hold, w *waiter, token uint64) *hold {
 		waited := time.Since(w.began)
 		e.later(func() { f(w.name, w.owner, waited) })
 	}
-	e.found++
+	e.finds(h.rec.Half)
 	e.asked, e.yields = time.Now().Add(e.c.opt.recheck), false
 	if next := e.gate.First(); next != nil && !r.Bars(string(next.For.owner), next.For.kind.half()) {
 		e.asked = time.Time{} // a run of readers goes together

@@ -270,3 +270,111 @@ func TestRW_DeadReaderHoldsNothing(t *testing.T) {
 	require.NoError(t, other.Unlock(as("b")))
 	nothingLeft(t, l)
 }
+
+// Nobody but readers is inside, and the attempt before it is silent: to a reader that is
+// no answer, and not "others had it".
+func TestTryLock_BehindAReaderThatIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewReadWriteLock(unique("readers")).ReadLock()
+	asks := redistest.And(redistest.Command("evalsha"), redistest.HasArg(script.RWAcquire.SHA), redistest.HasArg(l.Key()))
+	require.NoError(t, l.Lock(as("r0")))
+	require.NoError(t, l.Unlock(as("r0"))) // the script is there
+	first := p.On(asks, redistest.HoldReply)
+	one := async(func() error { return l.Lock(as("r1")) })
+	first.WaitExecuted(t, 1)
+	type result struct {
+		got bool
+		err error
+	}
+	two := async(func() error { return l.Lock(as("r2")) })
+	eventually(t, func() bool { return standing(c, l.Key()) == 2 }, "the second stands in line")
+	three := async(func() result { got, err := l.TryLock(as("r3"), 300*time.Millisecond, 0); return result{got, err} })
+	eventually(t, func() bool { return standing(c, l.Key()) == 3 }, "the third too")
+	second := p.On(asks, redistest.HoldReply)
+	first.Release()
+	require.NoError(t, recv(t, one, "the first"))
+	second.WaitExecuted(t, 1)
+	r := recv(t, three, "the third")
+	second.Off()
+	require.NoError(t, recv(t, two, "the second"))
+	require.False(t, r.got)
+	require.ErrorIs(t, r.err, ErrUnsettled)
+}
+
+// standing is how many stand in line at a key.
+func standing(c *Client, key string) (n int) {
+	e := c.find(key)
+	if e == nil {
+		return 0
+	}
+	defer c.leave(e)
+	e.lock()
+	defer e.unlock()
+	e.gate.All(func(*place) bool { n++; return true })
+	return n
+}
+
+// An owner of two goroutines: one waits to write, the other one to read, and another
+// writer stands between them. When the first writes, the second does not wait.
+func TestRW_AReadBesideAWriteThatCameWhileItWaited(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	l := c.NewReadWriteLock(unique("beside"))
+	r, w := l.ReadLock(), l.WriteLock()
+	require.NoError(t, w.Lock(as("a")))
+	writes := async(func() error { return w.Lock(as("b")) })
+	waitForWaiters(t, c, 1)
+	ctx, cancel := context.WithCancel(as("c"))
+	other := async(func() error { return w.Lock(ctx) })
+	waitForWaiters(t, c, 2)
+	reads := async(func() error { return r.Lock(as("b")) })
+	waitForWaiters(t, c, 3)
+	require.NoError(t, w.Unlock(as("a")))
+	require.NoError(t, recv(t, writes, "b writes"))
+	require.NoError(t, recv(t, reads, "b reads beside it"))
+	require.NoError(t, r.Unlock(as("b")))
+	require.NoError(t, w.Unlock(as("b")))
+	cancel()
+	if recv(t, other, "c") == nil {
+		require.NoError(t, w.Unlock(as("c")))
+	}
+}
+
+// The counter of the next owner's tokens is bad: that is no business of the holder's.
+func TestFenced_AHandOverWithABadCounter(t *testing.T) {
+	t.Parallel()
+	c := onShared(t)
+	name := unique("counter")
+	l, f := c.NewLock(name), c.NewFencedLock(name)
+	require.NoError(t, l.Lock(as("a")))
+	next := async(func() error { return f.Lock(as("b")) })
+	waitForWaiters(t, c, 1)
+	require.NoError(t, look(t).Set(t.Context(), script.TokenKey(name), "abc", 0).Err())
+	t.Cleanup(func() { look(t).Del(context.Background(), script.TokenKey(name)) })
+	require.NoError(t, l.Unlock(as("a")))
+	require.ErrorIs(t, recv(t, next, "the next one"), ErrWrongType)
+	free(t, name)
+	require.NoError(t, l.Lock(as("c")))
+	require.NoError(t, l.Unlock(as("c")))
+}
+
+// Whoever forces a lock open and leaves before the answer keeps nothing in memory.
+func TestForceUnlock_WhoseCallerLeaves(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewLock(unique("force"))
+	occupy(t, l.Key(), time.Minute)
+	rule := p.On(redistest.HasArg(l.Key()), redistest.HoldReply)
+	ctx, cancel := context.WithCancel(as("x"))
+	forced := async(func() error { _, err := l.ForceUnlock(ctx); return err })
+	rule.WaitExecuted(t, 1)
+	cancel()
+	require.ErrorIs(t, recv(t, forced, "ForceUnlock"), ErrUnsettled)
+	rule.Release()
+	eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.entries[l.Key()] == nil
+	}, "the entry is forgotten")
+}

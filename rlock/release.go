@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -114,12 +115,16 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 			if w != nil && w.stand != nil { // what it stands under may be in the lock now
 				e.leaveQueue(w)
 			}
+			if w != nil && r.final && !errors.Is(r.err, ErrUnsettled) {
+				pass = false // what is wrong may be w's, which asks for itself then
+				continue
+			}
 			e.sweepLater()
 			e.left(f, nil, r.err)
 			e.wakeHead()
 			return
 		}
-		e.found++ // until this answer it was ours
+		e.finds(from.Half) // until this answer it was ours
 		var verdict record.Verdict
 		if r.freed {
 			verdict = e.rec.Freed(q, now)
@@ -164,6 +169,9 @@ func (e *entry) handOn(ctx context.Context, from *record.Hold, pass bool, f *fli
 				w.place.Ring()
 			}
 			e.left(f, nil, nil)
+			if f != nil {
+				f.orphan = true // its caller may be gone before this is over
+			}
 			f, from, pass = nil, q.Hold, q.Abandoned() && w.err == nil
 		default:
 			if f != nil {

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -23,4 +24,25 @@ func TestSpin_PollsAndNeverSubscribes(t *testing.T) {
 	require.NoError(t, l.Unlock(as("a")))
 	bad := c.NewLock(name, WithBackoff(nil))
 	require.ErrorContains(t, bad.Lock(as("a")), "SpinLock")
+}
+
+// Nobody hears of those who poll, so a process that had its share lets the lock be for a
+// while, long enough for one of them to find it free.
+func TestSpin_OthersGetTheirTurn(t *testing.T) {
+	t.Parallel()
+	c := onShared(t, WithHandoffLimit(0, 0)) // its share is one hold
+	l := c.NewSpinLock(unique("turns"), WithBackoff(ConstantBackoff{Delay: time.Millisecond}))
+	require.NoError(t, l.Lock(as("a")))
+	type grant struct {
+		err error
+		at  time.Time
+	}
+	next := async(func() grant { err := l.Lock(as("b")); return grant{err, time.Now()} })
+	waitForWaiters(t, c, 1)
+	began := time.Now()
+	require.NoError(t, l.Unlock(as("a")))
+	g := recv(t, next, "the next one")
+	require.NoError(t, g.err)
+	require.GreaterOrEqual(t, g.at.Sub(began), 15*time.Millisecond)
+	require.NoError(t, l.Unlock(as("b")))
 }

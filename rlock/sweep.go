@@ -15,15 +15,18 @@ type sweep struct {
 	e     *entry
 	lease watchdog.Lease[kept]
 	pause time.Duration
+	at    time.Time // when it is due
 }
 
 const longestPause = 5 * time.Second
 
 // sweepLater has the key swept soon. mu is held.
 func (e *entry) sweepLater() {
-	if e.sweeps != nil {
-		e.sweeps.pause = shortPause
-		e.sweeps.schedule()
+	if s := e.sweeps; s != nil {
+		s.pause = shortPause
+		if time.Until(s.at) > shortPause { // else those that come again and again would put it off
+			s.schedule()
+		}
 		return
 	}
 	s := &sweep{e: e, pause: shortPause}
@@ -44,22 +47,15 @@ func (e *entry) sweepNow() {
 	e.c.spawn(func() {
 		e.lock()
 		defer e.unlock()
-		if !first {
-			_ = e.takeTurn(&call{}, true) // every request ends, so the turn comes
-		}
-		e.sweeping = false
-		if now := e.c.clock(); !e.rec.Strays(now) || !e.rec.Sweepable(now) {
-			e.endTurn()
-			return
-		}
-		_, _ = e.sweepOnce(context.Background())
+		e.clean(first)
 	})
 }
 
 const shortPause = 5 * time.Millisecond
 
 func (s *sweep) schedule() {
-	s.e.c.dog.Keep(&s.lease, time.Time{}, time.Now().Add(s.pause))
+	s.at = time.Now().Add(s.pause)
+	s.e.c.dog.Keep(&s.lease, time.Time{}, s.at)
 }
 
 // due is called by the wheel.
@@ -77,30 +73,52 @@ func (s *sweep) run() {
 	defer e.c.tidy(e)
 	e.lock()
 	defer e.unlock()
-	now := e.c.clock()
+	if e.sweeps != s {
+		return
+	}
+	if e.dirty() == nil && !e.rec.Strays(e.c.clock()) {
+		e.sweeps = nil
+		return
+	}
+	if !e.sweeping {
+		first := !e.sending
+		e.sweeping, e.sending = true, true
+		e.clean(first)
+	}
+	if e.sweeps == s {
+		s.pause = min(2*s.pause, longestPause)
+		s.schedule()
+	}
+}
+
+// dirty is a hold whose depth Redis may have wrong, if there is one.
+func (e *entry) dirty() *hold {
 	var dirty *hold
 	for h := range e.eachHold {
 		if h.rec.Dirty() && h.left() > 0 {
 			dirty = h
 		}
 	}
-	if dirty == nil && !e.rec.Strays(now) {
-		e.sweeps = nil
-		return
+	return dirty
+}
+
+// clean mends one hold, or removes what may be removed. It waits for the turn unless the
+// caller has it: on a key that many ask for, no pause would come by itself.
+func (e *entry) clean(turn bool) {
+	if !turn {
+		_ = e.takeTurn(&call{}, true) // every request ends, so the turn comes
 	}
-	if !e.sending {
-		switch {
-		case dirty != nil:
-			e.sending = true
-			f := &flight{q: e.rec.Mend(dirty.rec, now), h: dirty}
-			e.kept(f, e.exchangeUnlocked(context.Background(), f.q))
-		case e.rec.Sweepable(now):
-			e.sending = true
-			_, _ = e.sweepOnce(context.Background())
-		}
+	e.sweeping = false
+	now := e.c.clock()
+	switch dirty := e.dirty(); {
+	case dirty != nil:
+		f := &flight{q: e.rec.Mend(dirty.rec, now), h: dirty}
+		e.kept(f, e.exchangeUnlocked(context.Background(), f.q))
+	case e.rec.Strays(now) && e.rec.Sweepable(now):
+		_, _ = e.sweepOnce(context.Background())
+	default:
+		e.endTurn()
 	}
-	s.pause = min(2*s.pause, longestPause)
-	s.schedule()
 }
 
 // sweepOnce asks once to remove the strays. It has the turn and ends it. Its first

@@ -28,7 +28,7 @@ type waiter struct {
 	hold    *hold  // granted by the releaser
 	err     error  // why it was not, though it was its turn
 	waiting bool   // it found the lock taken, and waits
-	found   uint64 // entry.found when it came
+	found   uint64 // entry.seen when it came
 	tries   int    // attempts of a SpinLock
 	late    int    // hand-overs to it in a row that came too late
 
@@ -108,7 +108,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 	if once {
 		return e.try(k, w)
 	}
-	w.found = e.found
+	w.found = e.seen(w)
 	taken := e.barred(w)
 	if taken || w.stand == nil && e.gate.First() != nil && !e.yields && time.Now().Before(e.asked) {
 		w.found-- // one of ours has it, or the head was told that others do: it counts as found taken
@@ -132,6 +132,12 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		}
 		if in, err := e.reenter(k, w); in || err != nil {
 			return in, err
+		}
+		// What its own owner may do does not stand in line, from when that writes.
+		if h := e.hold(w.owner, record.Write); w.kind == reading && h != nil && h.left() > 0 && !e.leads(w) {
+			if got, err := e.try(k, w); got || err != nil {
+				return got, err
+			}
 		}
 		leads := e.leads(w)
 		// However short the wait is, a head that nobody has asked for yet asks once:
@@ -189,12 +195,12 @@ func tooShort(lease time.Duration) error {
 // nobody had it but the restart guard refused.
 func (e *entry) verdictOn(k *call, w *waiter, err error) error {
 	switch {
-	case e.found != w.found && e.restarted() != nil && (errors.Is(err, errOver) || k.ctx.Err() != nil):
+	case e.seen(w) != w.found && e.restarted() != nil && (errors.Is(err, errOver) || k.ctx.Err() != nil):
 		return both(e.restarted(), err)
 	case !errors.Is(err, errOver) || errors.Is(err, ErrUnsettled):
 		return err
 	case e.passing.to == w: // it may have the lock this moment
-	case e.found != w.found || e.barred(w):
+	case e.seen(w) != w.found || e.barred(w):
 		return nil
 	}
 	return fmt.Errorf("%w: no attempt on this key was answered in time", ErrUnsettled)
@@ -207,10 +213,12 @@ func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
 	var timer *time.Timer
 	var wake <-chan time.Time
 	if leads {
-		if w.kind == spin {
+		at := e.hears(w)
+		switch {
+		case w.kind == spin && at.yields: // for as long as d says
+		case w.kind == spin:
 			d = min(d, e.pause(w))
-		} else {
-			at := e.hears(w)
+		default:
 			if e.follow(at, e.channel(w.kind, w.field())); !at.yields {
 				messages = at.sub.C()
 			}
@@ -223,11 +231,28 @@ func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
 	e.unlock()
 	came, err := k.waitAny(bell, messages, wake)
 	e.lock()
-	// If it has the lock by now, what it slept by is others'.
-	if w.hold == nil && e.leads(w) && (came == 'b' || came == 'w' && w.kind == spin) {
-		e.hears(w).asked = time.Time{}
+	// If it has the lock by now, what it slept by is others'. If it is to yield, what it
+	// heard is older than that.
+	if at := e.hears(w); w.hold == nil && e.leads(w) && !at.yields && (came == 'b' || came == 'w' && w.kind == spin) {
+		at.asked = time.Time{}
 	}
 	return err
+}
+
+// finds notes that a hold of that half is there, or was until now.
+func (e *entry) finds(half record.Half) {
+	e.found++
+	if half == record.Read {
+		e.shared++
+	}
+}
+
+// seen counts what kept w out, or would have.
+func (e *entry) seen(w *waiter) uint64 {
+	if w.kind == reading {
+		return e.found - e.shared
+	}
+	return e.found
 }
 
 // pause is how long a SpinLock's waiter sleeps. Its Backoff may be the user's.
