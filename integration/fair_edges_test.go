@@ -64,7 +64,8 @@ func TestFair_FreedShortlyBeforeADeadOnesTime(t *testing.T) {
 	}
 }
 
-// The dead one came while the holder's TTL was 30 s. The lock is freed at once.
+// The dead one came while the holder's TTL was 30 s, and asked once more, as every head
+// does when it listens. The lock is freed at once.
 func TestFair_DeadHeadBehindALongTTL(t *testing.T) {
 	d, rdb := single(t)
 	lock := name(t)
@@ -73,6 +74,10 @@ func TestFair_DeadHeadBehindALongTTL(t *testing.T) {
 	ctx := rlock.WithOwner(t.Context(), "holder")
 	require.NoError(t, h.Lock(ctx))
 	line := lineUp(t, rdb, lock, []*kindWorker{dead, live}, 1, 0)
+	require.Eventually(t, func() bool {
+		score := rdb.ZScore(t.Context(), script.ScoresKey(lock), line[0].field).Val()
+		return time.Until(time.UnixMilli(int64(score))) < 2*time.Second
+	}, faultLimit, time.Millisecond, "it says that it lives")
 	dead.Kill()
 	require.NoError(t, h.Unlock(ctx))
 	free := Now()
