@@ -24,7 +24,6 @@ type attempt struct {
 	err   error // too many nodes failed, or two of them are one
 	young bool  // err comes from restart guards: it may be tried again
 	again bool  // it says nothing: look again
-	taken bool  // so many nodes are others' that no majority is left, whatever failed
 }
 
 // acquire gets the lock for the owner in ctx. (false, nil): others had too many nodes
@@ -57,6 +56,7 @@ const mostLate = 3
 // before it.
 func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease time.Duration, once bool) (bool, error) {
 	var failed error // the latest attempt, in a way that may pass
+	since := time.Now()
 	for tried, late := false, 0; ; {
 		if in, err := r.reenter(ctx, bound, owner, lease); in || err != nil {
 			return in, err
@@ -69,7 +69,7 @@ func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease 
 		}
 		a := &attempt{} // refused: if another owner has it here, that is what all would say
 		if other := r.insider(owner); other == nil || other.left() == 0 {
-			if a = r.attempt(bound, owner, lease); a == nil {
+			if a = r.attempt(bound, owner, lease, since); a == nil {
 				over := errOver
 				if ctx.Err() != nil {
 					over = ended(ctx)
@@ -94,6 +94,7 @@ func (r *RedLock) tryUntil(ctx, bound context.Context, owner rlock.Owner, lease 
 		}
 		tried, late, failed = true, 0, a.err
 		r.pause(bound, r.opt.limit(lease))
+		since = time.Now()
 	}
 }
 
@@ -162,8 +163,9 @@ func (r *RedLock) insider(owner rlock.Owner) *hold {
 
 // attempt asks all nodes for the lock, or takes part in the attempt that is under way:
 // those of one process would split the nodes among them. It returns when that is
-// settled; nil when bound is over before.
-func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.Duration) *attempt {
+// settled; nil when bound is over before. since is when the caller began to wait for an
+// attempt that says something.
+func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.Duration, since time.Time) *attempt {
 	r.mu.Lock()
 	if r.holds[owner] != nil {
 		r.mu.Unlock()
@@ -206,9 +208,11 @@ func (r *RedLock) attempt(bound context.Context, owner rlock.Owner, lease time.D
 			panic(v)
 		}
 	case errors.Is(a.err, errTwice):
-	case !a.taken && !a.young || nests:
-		// What came of it is the other owner's: its lease, its NodeTimeout, its name.
+	case nests:
 		return &attempt{again: true}
+	default:
+		limit := r.opt.limit(lease)
+		return a.toOthersLocked(limit, time.Since(since) >= limit)
 	}
 	return a
 }
@@ -278,7 +282,7 @@ func (a *attempt) judgeLocked() bool {
 	r := a.r
 	granted := a.count(yes)
 	same := a.count(func(x answer) bool { return errors.Is(x.err, errTwice) })
-	young := a.count(func(x answer) bool { return errors.Is(x.err, rlock.ErrRestarted) })
+	guarded := a.count(young)
 	failed := a.count(func(x answer) bool { return x.err != nil })
 	spare := len(r.members) - r.quorum // so many may fail
 	switch {
@@ -287,10 +291,9 @@ func (a *attempt) judgeLocked() bool {
 	case granted >= r.quorum && (r.proved || a.open() == 0):
 		a.grantLocked()
 	case failed > spare:
-		a.err, a.young = a.failures(), failed-young <= spare
+		a.err, a.young = a.failures(), failed-guarded <= spare
 	case granted < r.quorum && len(a.answers)-granted > spare && failed+a.open() <= spare:
 		// Others have it, and it is certain that no majority failed.
-		a.taken = len(a.answers)-granted-failed > spare
 	default:
 		return false
 	}
