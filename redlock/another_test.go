@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,39 @@ func TestLossLeavesTheOtherHold(t *testing.T) {
 			require.NoError(t, q.Unlock(ctx))
 			synctest.Wait()
 			require.Equal(t, []int{0, 0, 0}, f.held("o"))
+		}))
+	}
+}
+
+// A lease that ends inside a hold that watchdogs keep is given back at the nodes, where it
+// was one more depth of that hold and did not end, whether or not its Unlock is made.
+func TestLeaseInsideAnothersHold(t *testing.T) {
+	for _, unlocks := range []bool{true, false} {
+		t.Run(fmt.Sprint("unlocks: ", unlocks), inBubble(func(t *testing.T) {
+			ss := servers(3)
+			outer, other := redlockOn(t, "a", ss), redlockOn(t, "b", ss)
+			inner := outer.another(t)
+			ctx := as(t, "o")
+			require.NoError(t, outer.Lock(ctx))
+			require.NoError(t, inner.LockLease(ctx, time.Second))
+			lost := inner.Lost(ctx)
+			require.Equal(t, []int{2, 2, 2}, outer.held("o"))
+			<-lost
+			if unlocks {
+				require.ErrorIs(t, inner.Unlock(ctx), rlock.ErrLost)
+			}
+			time.Sleep(200 * time.Millisecond)
+			require.Equal(t, []int{1, 1, 1}, outer.held("o"))
+			require.Positive(t, outer.Validity(ctx))
+			require.NoError(t, outer.Unlock(ctx))
+			time.Sleep(10 * time.Millisecond)
+			got, err := other.TryLock(ctx, 0, 0)
+			require.NoError(t, err)
+			require.True(t, got, "nobody holds anything")
+			require.NoError(t, other.Unlock(ctx))
+			if !unlocks {
+				require.ErrorIs(t, inner.Unlock(ctx), rlock.ErrLost, "it is remembered")
+			}
 		}))
 	}
 }

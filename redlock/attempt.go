@@ -315,7 +315,7 @@ func (a *attempt) grantLocked() {
 		return
 	}
 	a.hold = &hold{
-		r: r, owner: a.owner, ctx: a.ctx, depth: 1, terms: t, wait: a.limit, end: a.end(), kept: a.lease == 0,
+		r: r, owner: a.owner, ctx: a.ctx, depth: 1, terms: t, wait: a.limit, end: a.end(),
 		gone: make(chan struct{}), over: make(chan struct{}),
 	}
 	r.holds[a.owner] = a.hold

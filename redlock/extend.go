@@ -73,7 +73,6 @@ func (h *hold) extend(ctx, bound context.Context, lease time.Duration, nested bo
 	x.judge = x.judgeLocked
 	x.wanted = func() bool { return x.err == nil && !x.left && h.lastsLocked() }
 	h.extending = x
-	h.kept = h.kept || lease == 0
 	x.askLocked(h.ctx, h.terms.in, func(ctx context.Context, p part) answer {
 		if p.isLost() { // a newer hold of the owner's is not to be changed
 			return answer{err: rlock.ErrLost}

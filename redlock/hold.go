@@ -18,7 +18,6 @@ type hold struct {
 	terms *terms
 	wait  time.Duration // for a node
 	end   time.Time     // by WithMaxHold; zero: none
-	kept  bool          // a watchdog keeps it, or may keep some of it
 
 	extending *extension // the latest Extend, settled or not
 
@@ -36,6 +35,7 @@ type terms struct {
 	until time.Time     // by this process's clocks; zero: no end
 	off   time.Duration // taken off what the nodes' holds have left
 	left  time.Duration // what a majority of them had left when it was granted
+	drift time.Duration // taken off the lease: the nodes have it for longer than it counts
 }
 
 // remembered is for how long the Unlocks of a lost hold may come.
@@ -53,7 +53,8 @@ func (r *RedLock) terms(in []part, lease time.Duration, start, end time.Time, le
 		t.off = r.opt.drift(t.left)
 		return t
 	}
-	if until := start.Add(lease - r.opt.drift(lease)); end.IsZero() || until.Before(end) {
+	t.drift = r.opt.drift(lease)
+	if until := start.Add(lease - t.drift); end.IsZero() || until.Before(end) {
 		t.until = until
 	}
 	return t
@@ -117,24 +118,24 @@ func (h *hold) loseLocked() {
 	if !h.lastsLocked() {
 		return
 	}
-	switch t := h.terms; {
+	t := h.terms
+	last := t.left
+	switch {
 	case !h.end.IsZero() && remaining(h.end) <= 0:
 		h.lost = fmt.Errorf("%w: %w", rlock.ErrLost, rlock.ErrMaxHold)
 	case !t.until.IsZero() && remaining(t.until) <= 0:
 		h.lost = fmt.Errorf("%w: its lease is over", rlock.ErrLost)
+		last = t.drift
 	default:
 		h.lost = fmt.Errorf("%w: fewer than %d of %d servers are known to have it", rlock.ErrLost, h.r.quorum, len(h.r.members))
 	}
 	close(h.gone)
 	h.timer.Stop()
-	if !h.kept {
-		h.timer = time.AfterFunc(remembered, h.forget)
-		return
-	}
-	// The watchdogs would keep what the nodes have until the owner's Unlocks, which may
-	// never come. It lasts as long as a holder that was cut off would have had, so that
-	// this one has time to stop.
-	last := min(max(h.terms.left, 100*time.Millisecond), remembered)
+	// What the nodes have of it would stay there until the owner's Unlocks, which may never
+	// come, if watchdogs keep it. They keep a hold with a lease as well where the owner is
+	// inside through another object. So it is given back, but not before a holder that was
+	// cut off would have lost it, for this one may need time to stop.
+	last = min(max(last, 100*time.Millisecond), remembered)
 	h.timer = time.AfterFunc(last, func() { h.letGo(remembered - last) })
 }
 

@@ -66,10 +66,9 @@ func WithRetryDelay(least, most time.Duration) Option {
 }
 
 // WithMaxHold bounds how long a hold may last, whatever renews or extends it. d after
-// the request that got it the holder is told, with ErrLost and rlock.ErrMaxHold. With a
-// lease the keys end by themselves. What watchdogs keep is given back once as much time
-// has passed as it was valid for when it was got, after 5 minutes at most: the holder
-// may need it to stop. The default is no bound; at least 1 ms, at most 10 years. A
+// the request that got it the holder is told, with ErrLost and rlock.ErrMaxHold. What the
+// servers have of it is given back once as much time has passed as it was valid for when
+// it was got, after 5 minutes at most: the holder may need it to stop. The default is no bound; at least 1 ms, at most 10 years. A
 // re-entry does not move the end.
 func WithMaxHold(d time.Duration) Option {
 	return func(o *options) error {
