@@ -47,7 +47,10 @@ func (h *hold) extend(ctx, bound context.Context, lease time.Duration, nested bo
 	}
 	for {
 		if h.left() == 0 {
-			return h.lostError()
+			if err := h.lostError(); err != nil {
+				return err
+			}
+			return notHeld(h.owner) // another goroutine of the owner has given it back
 		}
 		r.mu.Lock()
 		before := h.extending

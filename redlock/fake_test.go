@@ -213,6 +213,13 @@ func (l *fakeLock) Validity(ctx context.Context) time.Duration {
 	return 0
 }
 
+// onLook has the next Validity call f first.
+func (l *fakeLock) onLook(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.look = f
+}
+
 func (l *fakeLock) Lost(ctx context.Context) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -327,6 +327,36 @@ func TestExtendCancelled(t *testing.T) {
 	})
 }
 
+// An Extend that waits for an earlier one, or looks at the hold, while another goroutine
+// of the owner gives that back, has extended nothing.
+func TestExtendOfWhatWasGivenBack(t *testing.T) {
+	t.Run("looking", inBubble(func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		ctx := as(t, "o")
+		require.NoError(t, f.Lock(ctx))
+		f.locks[0].onLook(func() { require.NoError(t, f.Unlock(ctx)) })
+		require.ErrorIs(t, f.Extend(ctx, time.Minute), rlock.ErrNotHeld)
+		require.Zero(t, f.count("extend"))
+	}))
+	t.Run("waiting", inBubble(func(t *testing.T) {
+		f := redlockOn(t, "a", servers(3))
+		ctx := as(t, "o")
+		require.NoError(t, f.Lock(ctx))
+		for _, s := range f.servers {
+			s.delay(20 * time.Millisecond)
+		}
+		extended := make(chan error, 2)
+		for range 2 {
+			go func() { extended <- f.Extend(ctx, time.Minute) }()
+			synctest.Wait()
+		}
+		require.NoError(t, f.Unlock(ctx))
+		require.ErrorIs(t, <-extended, rlock.ErrNotHeld)
+		require.ErrorIs(t, <-extended, rlock.ErrNotHeld)
+		require.Equal(t, 3, f.count("extend"), "the second was never sent")
+	}))
+}
+
 // WithMaxHold ends it whatever renews or extends it, and the watchdogs let go.
 func TestMaxHold(t *testing.T) {
 	for _, lease := range []time.Duration{0, time.Hour} {
@@ -448,12 +478,10 @@ func TestExtendedMeanwhile(t *testing.T) {
 		f := redlockOn(t, "a", servers(3))
 		ctx := as(t, "o")
 		require.NoError(t, f.LockLease(ctx, time.Second))
-		f.locks[0].mu.Lock()
-		f.locks[0].look = func() {
+		f.locks[0].onLook(func() {
 			require.NoError(t, f.Extend(ctx, time.Minute))
 			time.Sleep(2 * time.Second)
-		}
-		f.locks[0].mu.Unlock()
+		})
 		require.Greater(t, f.Validity(ctx), 50*time.Second)
 		require.NoError(t, f.Unlock(ctx))
 	})
