@@ -249,35 +249,9 @@ func (a *attempt) request(ctx context.Context, p part) answer {
 	return answer{err: a.r.twice(ctx, p.member)}
 }
 
-// errTwice: two members lead to one server.
-var errTwice = errors.New("the same server")
-
-// twice is the error of a node that refuses because its server has granted the lock to
-// another member's client: both lead to the same server. Before the first success there
-// is a look at every refusal, so it needs no INFO, which is often forbidden.
-func (r *RedLock) twice(ctx context.Context, m *member) error {
-	r.mu.Lock()
-	proved := r.proved
-	r.mu.Unlock()
-	if proved || m.server == nil {
-		return nil
-	}
-	info, err := m.server.Info(ctx)
-	if err != nil {
-		return nil // it is a refusal all the same
-	}
-	for _, h := range info.Holders {
-		for _, other := range r.members {
-			if other != m && other.server != nil && h.Client == other.server.Client().ID() && h.Client != m.server.Client().ID() {
-				return fmt.Errorf("%w as node %d: the client of that one holds it there", errTwice, other.place)
-			}
-		}
-	}
-	return nil
-}
-
 // judgeLocked tells whether the attempt is settled, and makes of it what it is. Until
-// the first success it waits for all answers, to see whether all servers are different.
+// the first success, and after a server that is there twice was found too late, it waits
+// for all answers, to see whether all servers are different.
 func (a *attempt) judgeLocked() bool {
 	r := a.r
 	granted := a.count(yes)
@@ -288,7 +262,7 @@ func (a *attempt) judgeLocked() bool {
 	switch {
 	case same > 0 || a.panicked() != nil:
 		a.err = a.failures()
-	case granted >= r.quorum && (r.proved || a.open() == 0):
+	case granted >= r.quorum && (!r.doubts || a.open() == 0):
 		a.grantLocked()
 	case failed > spare:
 		a.err, a.young = a.failures(), failed-guarded <= spare
@@ -307,7 +281,7 @@ func (a *attempt) judgeLocked() bool {
 // grantLocked makes the hold of a majority, if anything is left of it.
 func (a *attempt) grantLocked() {
 	r := a.r
-	r.proved = true
+	r.doubts = false
 	lefts := a.lefts()
 	t := r.terms(a.granted(), a.lease, a.start, a.end(), lefts)
 	left := t.remains(lefts, r.quorum)
@@ -319,6 +293,7 @@ func (a *attempt) grantLocked() {
 		gone: make(chan struct{}), over: make(chan struct{}),
 	}
 	r.holds[a.owner] = a.hold
+	apartLocked(a.granted())
 	a.hold.timer = time.AfterFunc(left, a.hold.due)
 }
 
@@ -343,6 +318,9 @@ func (a *attempt) granted() (nodes []part) {
 // tooLate deals with an answer that came when the attempt was settled: a grant joins
 // the hold, or is given back.
 func (a *attempt) tooLate(x answer) {
+	if errors.Is(x.err, errTwice) {
+		a.r.doubt()
+	}
 	if x.yes && (a.hold == nil || !a.hold.adopt(x.part)) {
 		_ = x.giveBack(a.ctx) // what fails ends with its lease
 	}

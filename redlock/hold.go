@@ -231,10 +231,15 @@ func (h *hold) adopt(p part) bool {
 		return false
 	}
 	h.r.mu.Lock()
+	in := h.terms.in
+	h.r.mu.Unlock()
+	held := slices.DeleteFunc(append(slices.Clone(in), p), func(p part) bool { return p.left(h.ctx) == 0 })
+	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	if !h.lastsLocked() {
 		return false
 	}
+	apartLocked(held)
 	t := *h.terms
 	t.in = append(slices.Clip(t.in), p)
 	h.terms = &t

@@ -24,7 +24,7 @@ type RedLock struct {
 	mu     sync.Mutex
 	holds  map[rlock.Owner]*hold // held and lost, until their last Unlock
 	asking *attempt              // the one that is not settled yet
-	proved bool                  // the servers have shown that they are different ones
+	doubts bool                  // whether all servers are different: the next success hears all of them
 }
 
 var _ rlock.Locker = (*RedLock)(nil)
@@ -38,6 +38,10 @@ type member struct {
 	// turns are the calls that are open, in order. The first one is under way. Guarded
 	// by RedLock.mu.
 	turns []*turn
+
+	// apart tells of each member, by its place less one, whether it has held the lock at
+	// the same time as this one: then it is at another server. Guarded by RedLock.mu.
+	apart []bool
 }
 
 // part is a node in a hold: who else has the same locks, in another object, may have it
@@ -91,7 +95,7 @@ type server interface {
 // RedLock lets one owner in at a time, so its readers would keep each other out. For the
 // same reason no other lock that several may hold at once is of use.
 func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
-	r := &RedLock{opt: defaults(), quorum: len(locks)/2 + 1, holds: map[rlock.Owner]*hold{}}
+	r := &RedLock{opt: defaults(), quorum: len(locks)/2 + 1, holds: map[rlock.Owner]*hold{}, doubts: true}
 	switch n := len(locks); {
 	case n < 3:
 		return nil, fmt.Errorf("redlock: New: %d locks; a majority that tolerates a loss takes three servers or more", n)
@@ -107,7 +111,7 @@ func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 			return nil, fmt.Errorf("redlock: New: lock %d is the read half of a read-write lock: "+
 				"a RedLock lets one owner in at a time, so it takes locks that exclude", i+1)
 		}
-		m := &member{Locker: l, place: i + 1}
+		m := &member{Locker: l, place: i + 1, apart: make([]bool, len(locks))}
 		m.server, _ = l.(server)
 		for _, other := range r.members {
 			switch {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,61 @@ func TestMULTI7_SameServerTwice(t *testing.T) {
 	}
 }
 
+// away is a lock that cannot be reached while it is told so.
+type away struct {
+	rlock.Locker
+	server
+	now atomic.Bool
+}
+
+func awayOf(l *rlock.Lock) *away { return &away{Locker: l, server: l} }
+
+func (a *away) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	if a.now.Load() {
+		return false, errHung
+	}
+	return a.Locker.TryLock(ctx, wait, lease)
+}
+
+// It is found as well if the two did not answer together at first: each of them has shown
+// that it is none of the others, and not that it is not the other one.
+func TestSameServerTwiceLater(t *testing.T) {
+	ms, cs := minis(t, 4)
+	one, two := awayOf(cs[3].NewLock("x")), awayOf(clientOf(t, ms[3]).NewLock("x"))
+	r, err := New(append(locksOf("x", cs[:3]...), one, two), patient())
+	require.NoError(t, err)
+	ctx := as(t, "o")
+	eventually := func(what string, f func() bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return f()
+		}, 10*time.Second, time.Millisecond, what)
+	}
+	unlock := func() {
+		t.Helper()
+		require.NoError(t, r.Unlock(ctx))
+		waitFree(t, ms)
+	}
+	for _, a := range []*away{one, two} {
+		a.now.Store(true)
+		require.NoError(t, r.Lock(ctx))
+		eventually("four are a part of it", func() bool { return len(r.holds["o"].terms.in) == 4 })
+		unlock()
+		a.now.Store(false)
+	}
+	for range 2 {
+		if err = r.Lock(ctx); err == nil {
+			eventually("it is found when the majority is in", func() bool { return r.doubts })
+			unlock()
+			err = r.Lock(ctx)
+		}
+		require.ErrorIs(t, err, errTwice)
+		waitFree(t, ms)
+	}
+}
+
 // waitFree waits until no server has the lock: an Unlock does not wait for all.
 func waitFree(t *testing.T, ms []*miniredis.Miniredis) {
 	t.Helper()
@@ -109,6 +165,9 @@ func TestDifferentServers(t *testing.T) {
 	require.NoError(t, r.Lock(ctx))
 	for i, m := range ms {
 		require.Equal(t, "1", m.HGet("x", cs[i].ID()+":o"))
+	}
+	for _, m := range r.members {
+		require.False(t, r.doubtful(m), "a refusal of it costs no look any more")
 	}
 	require.NoError(t, r.Unlock(ctx))
 }

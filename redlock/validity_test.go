@@ -38,7 +38,7 @@ func TestMULTI2_Validity(t *testing.T) {
 				}
 			}
 			f := redlockOn(t, "a", all, WithNodeTimeout(timeout), WithDriftFactor(factor))
-			f.proved = rapid.Bool().Draw(t, "not the first")
+			f.doubts = rapid.Bool().Draw(t, "the first")
 			ctx := rlock.WithOwner(t.Context(), "o")
 			drift := time.Duration(float64(lease)*factor) + 2*time.Millisecond
 
