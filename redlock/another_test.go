@@ -162,3 +162,25 @@ func TestErrorLeavesTheOuterHold(t *testing.T) {
 		require.NoError(t, f.Unlock(ctx))
 	})
 }
+
+// Nor is the loss of a node that is a composite heard for the owner, who has the Unlock of
+// it still to make.
+func TestErrorLeavesTheLoss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		node := redlockOn(t, "a", servers(3))
+		r, err := New([]rlock.Locker{node, redlockOn(t, "b", servers(3)), redlockOn(t, "c", servers(3))})
+		require.NoError(t, err)
+		ctx := as(t, "o")
+		require.NoError(t, node.Lock(ctx))
+		node.locks[0].lose("o")
+		node.locks[1].lose("o")
+		require.ErrorIs(t, node.Lock(ctx), rlock.ErrLost)
+		require.NoError(t, r.Lock(ctx), "by the others")
+		require.NoError(t, r.Unlock(ctx))
+		time.Sleep(time.Second)
+		require.ErrorIs(t, node.Lock(ctx), rlock.ErrLost, "until its Unlock is made")
+		require.ErrorIs(t, node.Unlock(ctx), rlock.ErrLost)
+		require.NoError(t, node.Lock(ctx))
+		require.NoError(t, node.Unlock(ctx))
+	})
+}

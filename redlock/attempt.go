@@ -240,8 +240,8 @@ func (a *attempt) request(ctx context.Context, p part) answer {
 	case err != nil:
 		// A lock of package rlock holds nothing after an error, and undoes what the
 		// server may have granted. Others may not be so careful; but what the owner had
-		// before is not theirs to give back.
-		if p.server == nil && fresh {
+		// before is not theirs to give back, nor a loss for them to hear of.
+		if p.server == nil && fresh && !errors.Is(err, rlock.ErrLost) {
 			_ = p.Unlock(a.ctx)
 		}
 		return answer{err: err}
