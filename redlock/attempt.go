@@ -22,7 +22,7 @@ type attempt struct {
 	hold  *hold // granted, and kept
 	late  bool  // granted when nothing of the lease was left, or when the caller had left
 	err   error // too many nodes failed, or two of them are one
-	young bool  // err comes from restart guards: it may be tried again
+	young bool  // without restart guards not so many had: it may be tried again
 	again bool  // it says nothing: look again
 }
 
@@ -256,7 +256,7 @@ func (a *attempt) judgeLocked() bool {
 	r := a.r
 	granted := a.count(yes)
 	same := a.count(func(x answer) bool { return errors.Is(x.err, errTwice) })
-	guarded := a.count(young)
+	young := a.count(guarded)
 	failed := a.count(func(x answer) bool { return x.err != nil })
 	spare := len(r.members) - r.quorum // so many may fail
 	switch {
@@ -264,8 +264,8 @@ func (a *attempt) judgeLocked() bool {
 		a.err = a.failures()
 	case granted >= r.quorum && (!r.doubts || a.open() == 0):
 		a.grantLocked()
-	case failed > spare:
-		a.err, a.young = a.failures(), failed-guarded <= spare
+	case failed > spare && (failed-young > spare || failed-young+a.open() <= spare):
+		a.err, a.young = a.failed(spare)
 	case granted < r.quorum && len(a.answers)-granted > spare && failed+a.open() <= spare:
 		// Others have it, and it is certain that no majority failed.
 	default:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/multilock"
 	"github.com/relock-go/relock/rlock"
 )
 
@@ -428,6 +429,34 @@ func TestYoungServers(t *testing.T) {
 		require.NoError(t, f.Lock(ctx))
 		require.GreaterOrEqual(t, time.Since(begin), 10*time.Second)
 		require.NoError(t, f.Unlock(ctx))
+	})
+}
+
+// It is an error at once if so many servers fail otherwise that the guard makes no
+// difference, whichever answer comes first. ErrRestarted is not in its chain then: a group
+// around the lock would take it for a reason to wait.
+func TestNotTheGuard(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := redlockOn(t, "a", servers(5))
+		broken := errors.New("broken")
+		for i, s := range f.servers[:4] {
+			s.fail(broken)
+			s.delay(time.Duration(2+i) * time.Millisecond)
+		}
+		f.servers[4].fail(rlock.ErrRestarted)
+		group, err := multilock.New(f.RedLock)
+		require.NoError(t, err)
+		for _, l := range []rlock.Locker{f.RedLock, group} {
+			begin := time.Now()
+			short, cancel := context.WithTimeout(as(t, "o"), time.Minute)
+			err := l.Lock(short)
+			cancel()
+			require.ErrorIs(t, err, broken)
+			require.NotErrorIs(t, err, rlock.ErrRestarted)
+			require.ErrorContains(t, err, "node 5 of 5: "+rlock.ErrRestarted.Error())
+			require.Less(t, time.Since(begin), 50*time.Millisecond, "it waits for the answers only")
+			time.Sleep(time.Second)
+		}
 	})
 }
 

@@ -223,6 +223,19 @@ func (q *round) failures(others ...error) error {
 	return errors.Join(all...)
 }
 
+// failed is what more than spare failures come to: whether it was the restart guards that
+// made them so many, and the error. That has ErrRestarted in its chain only then, for who
+// finds it there tries again.
+func (q *round) failed(spare int) (err error, young bool) {
+	if q.count(guarded) < q.count(func(a answer) bool { return a.err != nil })-spare {
+		return q.failures(rlock.ErrRestarted), false
+	}
+	return q.failures(), true
+}
+
+// guarded: the node's restart guard keeps everybody out.
+func guarded(a answer) bool { return errors.Is(a.err, rlock.ErrRestarted) }
+
 // panicked is the value of a panic among the answers, or nil.
 func (q *round) panicked() any {
 	for _, a := range q.answers {

@@ -44,7 +44,9 @@ func (a *attempt) toOthersLocked(limit time.Duration, waited bool) *attempt {
 	}
 	switch n := len(failed.answers); {
 	case n > spare:
-		return &attempt{err: failed.failures(), young: n-failed.count(young) <= spare}
+		b := &attempt{}
+		b.err, b.young = failed.failed(spare)
+		return b
 	case n+refused > spare:
 		return &attempt{}
 	}
@@ -63,6 +65,3 @@ func personal(err error) bool {
 		rlock.ErrReentry, rlock.ErrUpgrade, rlock.ErrMaxHold,
 	}, func(own error) bool { return errors.Is(err, own) })
 }
-
-// young: the node's restart guard keeps everybody out.
-func young(a answer) bool { return errors.Is(a.err, rlock.ErrRestarted) }
