@@ -236,7 +236,8 @@ func (a *attempt) request(ctx context.Context, p part) answer {
 	returned = true
 	switch {
 	case ok && err == nil:
-		return answer{part: part{lost: p.Lost(a.ctx)}, yes: true, left: p.Validity(a.ctx)}
+		p.lost = p.Lost(a.ctx)
+		return p.held(a.ctx)
 	case err != nil:
 		// A lock of package rlock holds nothing after an error, and undoes what the
 		// server may have granted. Others may not be so careful; but what the owner had
@@ -282,8 +283,8 @@ func (a *attempt) judgeLocked() bool {
 func (a *attempt) grantLocked() {
 	r := a.r
 	r.doubts = false
-	lefts := a.lefts()
-	t := r.terms(a.granted(), a.lease, a.start, a.end(), lefts)
+	nodes, lefts := a.granted(), a.lefts()
+	t := r.terms(nodes, a.lease, a.start, a.end(), a.promised())
 	left := t.remains(lefts, r.quorum)
 	if a.late = a.left || left == 0; a.late {
 		return
@@ -293,7 +294,13 @@ func (a *attempt) grantLocked() {
 		gone: make(chan struct{}), over: make(chan struct{}),
 	}
 	r.holds[a.owner] = a.hold
-	apartLocked(a.granted())
+	held := make([]part, 0, len(nodes))
+	for i, p := range nodes {
+		if lefts[i] > 0 {
+			held = append(held, p)
+		}
+	}
+	apartLocked(held)
 	a.hold.timer = time.AfterFunc(left, a.hold.due)
 }
 
@@ -303,16 +310,6 @@ func (a *attempt) end() time.Time {
 		return a.start.Add(d)
 	}
 	return time.Time{}
-}
-
-// granted is who has granted it.
-func (a *attempt) granted() (nodes []part) {
-	for _, x := range a.answers {
-		if x.yes {
-			nodes = append(nodes, x.part)
-		}
-	}
-	return nodes
 }
 
 // tooLate deals with an answer that came when the attempt was settled: a grant joins

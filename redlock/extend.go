@@ -83,8 +83,12 @@ func (h *hold) extend(ctx, bound context.Context, lease time.Duration, nested bo
 		if err := p.Extend(ctx, lease); err != nil {
 			return answer{err: err}
 		}
-		return answer{yes: true, left: p.left(h.ctx)}
-	}, nil)
+		return p.held(h.ctx)
+	}, func(answer) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		h.lookAgainLocked()
+	})
 	r.mu.Unlock()
 
 	select {
@@ -123,23 +127,27 @@ func (x *extension) judgeLocked() bool {
 	switch {
 	case x.panicked() != nil:
 		x.err = x.failures()
+		h.lookAgainLocked()
 		return true
 	case done >= r.quorum:
 	case done+x.open() < r.quorum:
 		x.err = x.failures(rlock.ErrLost, rlock.ErrNotHeld) // it is neither
+		h.lookAgainLocked()
 		return true
 	default:
 		return false
 	}
 	old := h.terms
 	switch {
-	case x.left || h.lost != nil:
+	case x.left:
+		h.lookAgainLocked()
+	case h.lost != nil:
 	case h.ended():
 		x.err = notHeld(h.owner)
 	case !old.until.IsZero() && remaining(old.until) <= 0:
 		h.loseLocked()
 	default:
-		h.terms = r.terms(old.in, x.lease, x.start, h.end, x.lefts())
+		h.terms = r.terms(old.in, x.lease, x.start, h.end, x.promised())
 		h.wait = x.limit
 		h.timer.Reset(max(h.terms.remains(x.lefts(), r.quorum), 0))
 	}

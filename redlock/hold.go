@@ -168,14 +168,48 @@ func (h *hold) ended() bool { return h.r.holds[h.owner] != h }
 // lastsLocked tells whether it is neither lost nor ended, as far as anybody has looked.
 func (h *hold) lastsLocked() bool { return h.lost == nil && !h.ended() }
 
-// due looks at h when its validity should be over: watchdogs may have renewed it.
+// due looks at h when its validity should be over: watchdogs may have renewed it. What it
+// saw counts only if nothing was changed meanwhile, or the timer would come too late for
+// what it is now.
 func (h *hold) due() {
-	left := h.left()
-	h.r.mu.Lock()
-	defer h.r.mu.Unlock()
-	if h.lastsLocked() {
-		h.timer.Reset(left)
+	for {
+		h.r.mu.Lock()
+		t := h.terms
+		h.r.mu.Unlock()
+		left := h.left()
+		h.r.mu.Lock()
+		again := h.lastsLocked() && h.terms != t
+		if h.lastsLocked() && !again {
+			h.timer.Reset(left)
+		}
+		h.r.mu.Unlock()
+		if !again {
+			return
+		}
 	}
+}
+
+// changedLocked is to be called when some nodes may have less of h than they had. Whoever
+// looks at it already sees by the new terms that it has to look once more.
+func (h *hold) changedLocked() {
+	t := *h.terms
+	h.terms = &t
+}
+
+// lookAgainLocked has h looked at, for the same reason.
+func (h *hold) lookAgainLocked() {
+	if h.lastsLocked() {
+		h.changedLocked()
+		h.timer.Reset(0)
+	}
+}
+
+// lookAgain is lookAgainLocked that has looked when it returns.
+func (h *hold) lookAgain() {
+	h.r.mu.Lock()
+	h.changedLocked()
+	h.r.mu.Unlock()
+	h.due()
 }
 
 // forget drops a lost hold whose Unlocks did not come.
@@ -267,7 +301,7 @@ func (h *hold) watchLocked(p part) {
 	go func() {
 		select {
 		case <-p.lost:
-			h.left()
+			h.lookAgain()
 		case <-h.gone:
 		case <-h.over:
 		}

@@ -69,6 +69,13 @@ func (p part) left(ctx context.Context) time.Duration {
 	return p.Validity(ctx)
 }
 
+// held is the answer of a node that has the hold.
+func (p part) held(ctx context.Context) answer {
+	now := time.Now() // before the look: it must not seem longer
+	left := p.left(ctx)
+	return answer{part: p, yes: true, left: left, until: now.Add(left)}
+}
+
 // giveBack unlocks the node once. If what it granted is lost, and the owner holds it
 // anew, that is another object's and stays.
 func (p part) giveBack(ctx context.Context) error {

@@ -40,7 +40,8 @@ type round struct {
 type answer struct {
 	part
 	yes      bool
-	left     time.Duration // yes: for how long its hold is proven
+	left     time.Duration // yes: for how long its hold was proven then
+	until    time.Time     // yes: when that is over
 	err      error
 	panicked any // its value; err is set then
 }
@@ -196,11 +197,31 @@ func (q *round) count(like func(answer) bool) (n int) {
 
 func yes(a answer) bool { return a.yes }
 
-// lefts is for how long the holds of those who said yes are proven.
-func (q *round) lefts() (all []time.Duration) {
+// granted is who has said yes.
+func (q *round) granted() (nodes []part) {
+	for _, a := range q.answers {
+		if a.yes {
+			nodes = append(nodes, a.part)
+		}
+	}
+	return nodes
+}
+
+// promised is for how long the holds of those who said yes were proven then.
+func (q *round) promised() (all []time.Duration) {
 	for _, a := range q.answers {
 		if a.yes {
 			all = append(all, a.left)
+		}
+	}
+	return all
+}
+
+// lefts is for how long they are proven now: a round may wait long for its last answer.
+func (q *round) lefts() (all []time.Duration) {
+	for _, a := range q.answers {
+		if a.yes {
+			all = append(all, max(remaining(a.until), 0))
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -84,6 +85,89 @@ func TestMULTI2_Validity(t *testing.T) {
 			require.ErrorIs(t, f.Unlock(ctx), rlock.ErrLost)
 		})
 	})
+}
+
+// Lost is told when the validity is over, and not when the nodes' holds are, which is later
+// by the drift.
+func TestLostWithTheValidity(t *testing.T) {
+	for name, v := range map[string]struct {
+		drift  float64
+		before func(f *fakes) // the Lock
+		after  func(t *testing.T, f *fakes)
+	}{
+		"an answer is long ago": {
+			drift:  0.5,
+			before: func(f *fakes) { f.servers[2].hang() },
+			after:  func(_ *testing.T, f *fakes) { f.servers[2].wake() },
+		},
+		"the lease gets shorter while the timer looks": {
+			drift: 0.5,
+			after: func(t *testing.T, f *fakes) {
+				time.Sleep(14 * time.Second) // it looks in a second
+				for _, l := range f.locks {
+					l.renew("o")
+				}
+				extended := make(chan error)
+				f.hold("o").terms.in[2].Locker.(*fakeLock).onLook(func() {
+					extended <- f.Extend(as(t, "o"), 10*time.Second)
+				})
+				require.NoError(t, <-extended)
+			},
+		},
+		"who shortens it leaves": {
+			drift: 0.1,
+			after: func(t *testing.T, f *fakes) {
+				short, cancel := context.WithTimeout(as(t, "o"), 700*time.Microsecond)
+				defer cancel()
+				require.ErrorIs(t, f.Extend(short, 10*time.Second), context.DeadlineExceeded)
+				time.Sleep(time.Millisecond)
+				require.Less(t, f.Validity(as(t, "o")), 10*time.Second)
+			},
+		},
+		"the answers come after NodeTimeout": {
+			drift: 0.1,
+			after: func(t *testing.T, f *fakes) {
+				for _, s := range f.servers {
+					s.delay(22 * time.Second) // half of it there
+				}
+				require.ErrorIs(t, f.Extend(as(t, "o"), 20*time.Second), rlock.ErrUnsettled)
+				for _, s := range f.servers {
+					s.delay(2 * time.Second)
+				}
+				time.Sleep(3 * time.Second)
+				require.Less(t, f.Validity(as(t, "o")), 10*time.Second)
+			},
+		},
+		"the node that lasted longest is lost": {
+			drift: 0.1,
+			after: func(_ *testing.T, f *fakes) {
+				time.Sleep(5 * time.Second)
+				f.locks[2].renew("o")
+				time.Sleep(9 * time.Second)
+				f.locks[0].renew("o")
+				f.locks[1].renew("o")
+				time.Sleep(14 * time.Second)
+				f.locks[0].lose("o")
+			},
+		},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			f := redlockOn(t, "a", servers(3), WithDriftFactor(v.drift), WithNodeTimeout(10*time.Second))
+			ctx := as(t, "o")
+			if v.before != nil {
+				v.before(f)
+			}
+			require.NoError(t, f.Lock(ctx))
+			lost := f.Lost(ctx)
+			v.after(t, f)
+			left := f.Validity(ctx)
+			require.Positive(t, left)
+			begin := time.Now()
+			<-lost
+			require.Equal(t, left, time.Since(begin))
+			require.ErrorIs(t, f.Unlock(ctx), rlock.ErrLost)
+		}))
+	}
 }
 
 // proven is for how long a majority of the servers has it.
