@@ -29,6 +29,9 @@ type attempt struct {
 // acquire gets the lock for the owner in ctx. (false, nil): others had too many nodes
 // until the wait was over.
 func (r *RedLock) acquire(ctx context.Context, op string, wait, lease time.Duration) (bool, error) {
+	if err := r.made(); err != nil {
+		return false, r.wrap(op, "", err)
+	}
 	if err := r.opt.checkLease(lease); err != nil {
 		return false, r.wrap(op, "", err)
 	}

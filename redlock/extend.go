@@ -21,6 +21,9 @@ import (
 // not answer within NodeTimeout, and as text what single servers have lost; ErrUnsettled
 // with ctx's.
 func (r *RedLock) Extend(ctx context.Context, lease time.Duration) error {
+	if err := r.made(); err != nil {
+		return r.wrap("extend", "", err)
+	}
 	if err := r.opt.checkLease(lease); err != nil {
 		return r.wrap("extend", "", err)
 	}

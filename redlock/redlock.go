@@ -146,7 +146,22 @@ func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 }
 
 // Name is the name of the first server's lock.
-func (r *RedLock) Name() string { return r.members[0].Name() }
+func (r *RedLock) Name() string {
+	if r.made() != nil {
+		return ""
+	}
+	return r.members[0].Name()
+}
+
+// made is the error of a RedLock that New has not made.
+func (r *RedLock) made() error {
+	if r == nil || len(r.members) == 0 {
+		return errNotMade
+	}
+	return nil
+}
+
+var errNotMade = errors.New("redlock: it has no servers; make it with redlock.New")
 
 // Lock waits until the owner in ctx, else the calling goroutine, holds r. The
 // watchdogs of the members' clients keep the hold until the last Unlock. An owner that
@@ -221,6 +236,9 @@ var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); re
 
 // hold returns owner's hold, held or lost, or nil.
 func (r *RedLock) hold(owner rlock.Owner) *hold {
+	if r.made() != nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.holds[owner]

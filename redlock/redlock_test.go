@@ -40,6 +40,26 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
+// What New has not made says so, at once, and holds nothing.
+func TestNotMadeByNew(t *testing.T) {
+	ctx := as(t, "o")
+	for _, r := range []*RedLock{{}, nil} {
+		for range 2 {
+			got, err := r.TryLock(ctx, 0, 0)
+			require.False(t, got)
+			require.ErrorIs(t, err, errNotMade)
+			require.ErrorIs(t, r.Lock(ctx), errNotMade)
+			require.ErrorIs(t, r.LockLease(ctx, time.Second), errNotMade)
+			require.ErrorIs(t, r.Extend(ctx, time.Second), errNotMade)
+			require.ErrorIs(t, r.Unlock(ctx), errNotMade)
+			require.ErrorIs(t, r.Do(ctx, func(context.Context) error { panic("not reached") }), errNotMade)
+			require.Zero(t, r.Validity(ctx))
+			require.True(t, closed(r.Lost(ctx)))
+			require.Empty(t, r.Name())
+		}
+	}
+}
+
 // A majority grants it, and it is valid for lease - elapsed - drift.
 func TestLockLease(t *testing.T) {
 	bubble(t, func(t *testing.T) {

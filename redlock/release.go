@@ -23,6 +23,9 @@ import (
 // A server where the hold was lost, and where the same owner has got a newer one through
 // another object since, is left alone.
 func (r *RedLock) Unlock(ctx context.Context) error {
+	if err := r.made(); err != nil {
+		return r.wrap("unlock", "", err)
+	}
 	owner := rlock.OwnerOf(ctx)
 	return r.wrap("unlock", owner, r.unlock(owner))
 }
