@@ -40,7 +40,8 @@ type member struct {
 	turns []*turn
 
 	// apart tells of each member, by its place less one, whether it has held the lock at
-	// the same time as this one: then it is at another server. Guarded by RedLock.mu.
+	// the same time as this one: then it is at another server. Of this one itself it tells
+	// whether it has been a part of a hold. Guarded by RedLock.mu.
 	apart []bool
 }
 
@@ -97,10 +98,11 @@ type server interface {
 // loss of no more servers, and makes a majority larger. New sends nothing.
 //
 // All have to have the same key, and each a client of its own; two with one ID are an
-// error too, for their requests could not be told apart. That two clients lead to the same
-// server is then found by the first Lock, which fails. The read half of a read-write lock is refused: a
-// RedLock lets one owner in at a time, so its readers would keep each other out. For the
-// same reason no other lock that several may hold at once is of use.
+// error too, for their requests could not be told apart. That two clients lead to the
+// same server is then found by the first Lock to which both answer, or by one of the next,
+// which fails. The read half of a read-write lock is refused: a RedLock lets one owner
+// in at a time, so its readers would keep each other out. For the same reason no other
+// lock that several may hold at once is of use.
 func New(locks []rlock.Locker, opts ...Option) (*RedLock, error) {
 	r := &RedLock{opt: defaults(), quorum: len(locks)/2 + 1, holds: map[rlock.Owner]*hold{}, doubts: true}
 	switch n := len(locks); {
@@ -174,11 +176,11 @@ var errNotMade = errors.New("redlock: it has no servers; make it with redlock.Ne
 //
 // While others have the lock it asks again after a random delay, see WithRetryDelay,
 // and so it does while rlock.WithRestartGuard keeps it out. If a majority of the
-// servers fails otherwise, Lock returns their errors, joined, within NodeTimeout. Other
-// errors: ErrLost after a loss of this owner that its Unlocks were not told of;
-// ErrReentry, when the goroutine holds r as itself and ctx carries another owner;
-// ErrUnsettled or ErrRestarted with ctx's; an error that says that two members are the
-// same server.
+// servers fails otherwise, Lock returns their errors, joined, within NodeTimeout; within
+// twice that if another owner of r was asking when it came. Other errors: ErrLost after a
+// loss of this owner that its Unlocks were not told of; ErrReentry, when the goroutine
+// holds r as itself and ctx carries another owner; ErrUnsettled or ErrRestarted with
+// ctx's; an error that says that two members are the same server.
 func (r *RedLock) Lock(ctx context.Context) error {
 	_, err := r.acquire(ctx, "lock", -1, 0)
 	return err

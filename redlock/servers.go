@@ -32,12 +32,15 @@ func (r *RedLock) twice(ctx context.Context, m *member) error {
 	return nil
 }
 
-// doubtful tells whether m may be at the server of another member, for all that is known.
+// doubtful tells whether m may refuse because another member has its server, for all that
+// is known. After the first success that is only one that has been a part of a hold, or
+// as long as a server is down each refusal of the others would cost a look.
 func (r *RedLock) doubtful(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.members, func(other *member) bool {
-		return other != m && other.server != nil && !m.apart[other.place-1]
+	return r.doubts || slices.ContainsFunc(r.members, func(other *member) bool {
+		i := other.place - 1
+		return other != m && other.server != nil && other.apart[i] && !m.apart[i]
 	})
 }
 

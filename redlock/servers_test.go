@@ -123,6 +123,11 @@ func TestSameServerTwiceLater(t *testing.T) {
 		require.NoError(t, r.Lock(ctx))
 		eventually("four are a part of it", func() bool { return len(r.holds["o"].terms.in) == 4 })
 		unlock()
+		if a == one {
+			for _, m := range r.members {
+				require.Equal(t, m.server == server(one), r.doubtful(m), "a refusal of the others costs no look while it is away")
+			}
+		}
 		a.now.Store(false)
 	}
 	for range 2 {
