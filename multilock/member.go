@@ -27,36 +27,17 @@ type member struct {
 	half  half
 }
 
-// half tells apart what stands at one key and is not one lock. Of both halves of a
-// read-write lock the write half has to be taken first: a reader cannot become a
-// writer.
-type half int
-
-const (
-	whole half = iota
-	write
-	read
-)
-
 func newMember(l rlock.Locker, place int) member {
-	m := member{Locker: l, place: place, key: l.Name()}
-	lock, ok := l.(known)
-	if !ok {
-		return m
-	}
-	m.lock, m.key = lock, lock.Key()
-	switch reflect.Indirect(reflect.ValueOf(l)).Type().Name() {
-	case "WriteLock":
-		m.half = write
-	case "ReadLock":
-		m.half = read
+	m := member{Locker: l, place: place, key: l.Name(), half: halfOf(l)}
+	if lock, ok := l.(known); ok {
+		m.lock, m.key = lock, lock.Key()
 	}
 	return m
 }
 
-// same tells whether m and other are one lock.
+// same tells whether m and other are one lock, as far as they say.
 func (m member) same(other member) bool {
-	if m.lock != nil && other.lock != nil {
+	if m.lock != nil && other.lock != nil && m.half != unsaid && other.half != unsaid {
 		return m.lock.Client() == other.lock.Client() && m.key == other.key && m.half == other.half
 	}
 	a, b := reflect.ValueOf(m.Locker), reflect.ValueOf(other.Locker)

@@ -69,9 +69,15 @@ type MultiLock struct {
 //
 // The same lock twice is one member, the first: the same client, key and, of a
 // read-write lock, half. So are Lock, FencedLock, FairLock and SpinLock of one name,
-// which nest into each other: to have a token, name the FencedLock first. A Locker that does not say its key and client is a
-// server of its own, and is taken in the order of its name. If one server turns out
-// to be there twice, by two clients, every operation that meets it is ErrReentry.
+// which nest into each other: to have a token, name the FencedLock first. If one server
+// turns out to be there twice, by two clients, every operation that meets it is
+// ErrReentry.
+//
+// A type of the user's that embeds a lock is that lock. One that has methods of its own
+// instead is the same only as itself, and nests in the lock behind it. Where it hides a
+// half of a read-write lock, and the other half is hidden as well, name the write half
+// first. A Locker that does not say its key and client is a server of its own, and is
+// taken in the order of its name.
 func New(locks ...rlock.Locker) (*MultiLock, error) {
 	if len(locks) == 0 {
 		return nil, errors.New("multilock: a group needs at least one lock")
