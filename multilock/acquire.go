@@ -105,18 +105,25 @@ func (a *attempt) run() (bool, error) {
 	}
 	defer func() { <-s.turn }()
 
-	if h := s.hold; h != nil {
-		lost := h.loss(a.ctx)
-		switch {
+	for {
+		if got, err := a.cleared(s); !got {
+			return false, err
+		}
+		h := a.g.held(a.owner)
+		if h == nil {
+			break
+		}
+		switch lost := h.loss(a.ctx); {
 		case lost == nil:
-			return a.again(h)
+			if got, err := a.again(s, h); got || !h.isOver() {
+				return got, err
+			}
+		case h.isOver(): // unlocked meanwhile, and no loss
 		case !h.agreed():
 			return false, lost
-		}
-		a.g.set(s, nil)
-		if !h.isGone() {
+		case a.g.drop(s, h):
 			// What it may have left behind is no matter of the new hold's.
-			_ = giveBack(a.detached(), h.parts)
+			_ = a.g.letGo(a.detached(), h)
 		}
 	}
 	h, err := a.rounds()
@@ -166,18 +173,43 @@ func (a *attempt) turn(s *seat) (bool, error) {
 	case <-over:
 		return false, nil
 	case <-a.bounded.Done():
-		if a.ctx.Err() != nil {
-			return false, ended(a.ctx)
-		}
-		return false, nil
+		return false, a.notInTime()
 	}
 }
 
-// again enters h once more.
-func (a *attempt) again(h *hold) (bool, error) {
+// cleared waits until what the owner has unlocked is given back. (false, nil): the wait
+// is over. One attempt does not wait for that.
+func (a *attempt) cleared(s *seat) (bool, error) {
+	a.g.mu.Lock()
+	last := s.last
+	a.g.mu.Unlock()
+	if last == nil || isDone(last.back) {
+		return true, nil
+	}
+	if a.wait == 0 {
+		return false, nil
+	}
+	select {
+	case <-last.back:
+		return true, nil
+	case <-a.bounded.Done():
+		return false, a.notInTime()
+	}
+}
+
+// notInTime is the error of an attempt that did not come to ask: nil, if its wait is over.
+func (a *attempt) notInTime() error {
+	if a.ctx.Err() != nil {
+		return ended(a.ctx)
+	}
+	return nil
+}
+
+// again enters h once more. If that fails h may be over: it was unlocked meanwhile.
+func (a *attempt) again(s *seat, h *hold) (bool, error) {
 	if h.lease > 0 && (a.lease == 0 || a.lease > h.left(a.ctx)) {
 		ctx := rlock.WithOwner(a.bounded, a.owner)
-		if err := a.g.relet(ctx, h, a.lease, lengthen); err != nil {
+		if err := a.g.relet(ctx, a.owner, h, a.lease, lengthen); err != nil {
 			return false, err
 		}
 		if lost := h.loss(a.ctx); lost != nil {
@@ -186,6 +218,9 @@ func (a *attempt) again(h *hold) (bool, error) {
 	}
 	a.g.mu.Lock()
 	defer a.g.mu.Unlock()
+	if s.hold != h {
+		return false, nil
+	}
 	h.depth++
 	return true, nil
 }

@@ -39,28 +39,38 @@ func (g *MultiLock) extend(ctx context.Context, o rlock.Owner, lease time.Durati
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	if lost := h.loss(ctx); lost != nil {
+	if lost := h.loss(ctx); h.isOver() {
+		return h.overError(o)
+	} else if lost != nil {
 		return lost
 	}
 	ctx = rlock.WithOwner(ctx, o)
-	return g.relet(ctx, h, lease, prolong)
+	return g.relet(ctx, o, h, lease, renew)
 }
 
-// relet gives all parts of h the lease, by way: all of them, or none. The caller has
-// the turn, and ctx carries the owner.
-func (g *MultiLock) relet(ctx context.Context, h *hold, lease time.Duration, way func(context.Context, part, time.Duration) error) error {
-	errs := each(h.parts, func(p part) error { return way(ctx, p, lease) })
-	if err := errors.Join(errs...); err != nil {
-		return errors.Join(err, g.putBack(context.WithoutCancel(ctx), h, errs))
+// relet gives all parts of h the lease, by way: all of them, or none. If h is unlocked
+// meanwhile that is an error, and nothing more is done to its parts. The caller has the
+// turn, and ctx carries the owner.
+func (g *MultiLock) relet(ctx context.Context, o rlock.Owner, h *hold, lease time.Duration, way reletter) error {
+	errs := g.ask(ctx, h, h.parts, lease, way)
+	err := errors.Join(errs...)
+	if err != nil {
+		err = errors.Join(err, g.putBack(context.WithoutCancel(ctx), h, errs))
 	}
-	g.last(ctx, h, lease)
-	return nil
+	if h.isOver() {
+		return h.overError(o)
+	}
+	if err == nil {
+		g.last(ctx, h, lease)
+	}
+	return err
 }
 
 // putBack gives the parts that have a new lease, those without an error, the one that
 // h has: with a watchdog that nobody stops, for one, the group's lease could never
 // run out. If nothing is left of it, h is over. What the owner held of a part before
-// keeps what it has: nobody knows what that was, and more does no harm.
+// keeps what it has: nobody knows what that was, and more does no harm. If h has been
+// unlocked since, that has given back its parts.
 func (g *MultiLock) putBack(ctx context.Context, h *hold, errs []error) error {
 	lease := time.Duration(0)
 	if h.lease > 0 {
@@ -81,34 +91,46 @@ func (g *MultiLock) putBack(ctx context.Context, h *hold, errs []error) error {
 			changed = append(changed, p)
 		}
 	}
-	return errors.Join(each(changed, func(p part) error { return p.Extend(ctx, lease) })...)
+	return errors.Join(g.ask(ctx, h, changed, lease, renew)...)
 }
 
 // prolong gives p the lease, counted from now. It takes nothing away from what the
 // owner held of p before.
 func prolong(ctx context.Context, p part, lease time.Duration) error {
+	due, err := renew(ctx, p, lease)
+	return unnest(ctx, p, due, err)
+}
+
+// renew is prolong without the Unlock that is due then.
+func renew(ctx context.Context, p part, lease time.Duration) (due bool, err error) {
 	if p.outer {
 		return lengthen(ctx, p, lease)
 	}
-	return p.Extend(ctx, lease)
+	return false, p.Extend(ctx, lease)
 }
 
-// lengthen is prolong that never shortens: Extend would cut the lease, or stop the
+// lengthen is renew that never shortens: Extend would cut the lease, or stop the
 // watchdog, of what the owner holds of p by itself. A nested Lock never does. Where a
 // lock object allows none, nothing is nested either that Extend could cut.
-func lengthen(ctx context.Context, p part, lease time.Duration) error {
+func lengthen(ctx context.Context, p part, lease time.Duration) (due bool, err error) {
 	got, err := p.TryLock(ctx, 0, lease)
 	switch {
 	case errors.Is(err, rlock.ErrReentry) && !p.outer:
 		if lease > 0 {
 			lease = max(lease, p.Validity(ctx))
 		}
-		return p.Extend(ctx, lease)
-	case err != nil:
-		return err
-	case !got: // others have it
-		return rlock.ErrLost
+		return false, p.Extend(ctx, lease)
+	case err == nil && !got: // others have it
+		return false, rlock.ErrLost
 	}
-	// If p was lost meanwhile, this frees what was not a nested one.
+	return err == nil, err
+}
+
+// unnest makes the Unlock that is due. If p was lost meanwhile, this frees what was not
+// a nested one.
+func unnest(ctx context.Context, p part, due bool, err error) error {
+	if !due {
+		return err
+	}
 	return p.Unlock(context.WithoutCancel(ctx))
 }

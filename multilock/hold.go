@@ -2,7 +2,6 @@ package multilock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -14,8 +13,9 @@ import (
 // hold is one owner's hold of the group, from its outermost Lock to its last Unlock.
 type hold struct {
 	parts []part        // never changes
-	gone  chan struct{} // closed when its parts were given back before it ended
-	over  chan struct{} // closed when it ends: with the last Unlock, or a Lock after its lease
+	gone  chan struct{} // closed when its parts are given back before it ends; under mu
+	over  chan struct{} // closed when it ends: with the last Unlock, or a Lock after its lease; under mu
+	back  chan struct{} // closed when it is gone, or over, and its parts have been given back
 
 	// Who has the turn changes them, under the group's mu, and may read them without.
 	// Others may enter once more under mu.
@@ -23,7 +23,12 @@ type hold struct {
 	lease time.Duration // 0: kept by the watchdogs
 	until time.Time     // of a lease: when it ends, as agreed
 
-	lost chan struct{} // made when somebody asks; guarded by the group's mu
+	lost   chan struct{} // made when somebody asks; guarded by the group's mu
+	asking *asking       // what its parts are asked; nil: nothing. Guarded by the group's mu
+}
+
+func newHold(parts []part) *hold {
+	return &hold{parts: parts, depth: 1, over: make(chan struct{}), gone: make(chan struct{}), back: make(chan struct{})}
 }
 
 // left is for how long all of h is proven. A member that was lost may be held by
@@ -62,18 +67,29 @@ func (g *MultiLock) last(ctx context.Context, h *hold, lease time.Duration) {
 }
 
 // end gives all parts of h back, before its Unlocks: its lease is over, but some parts
-// could outlast it. Those Unlocks say that it is lost.
+// could outlast it. Those Unlocks say that it is lost. Nothing is left to be done if
+// the last of them has come.
 func (g *MultiLock) end(ctx context.Context, h *hold) error {
 	g.mu.Lock()
-	h.until = time.Now()
+	over := h.isOver()
+	if !over {
+		h.until = time.Now()
+		close(h.gone)
+	}
 	g.mu.Unlock()
-	close(h.gone)
+	if over {
+		return nil
+	}
+	defer close(h.back)
 	return undone(giveBack(ctx, h.parts))
 }
 
-func (h *hold) isGone() bool {
+func (h *hold) isGone() bool { return isDone(h.gone) }
+func (h *hold) isOver() bool { return isDone(h.over) }
+
+func isDone(c <-chan struct{}) bool {
 	select {
-	case <-h.gone:
+	case <-c:
 		return true
 	default:
 		return false
@@ -129,7 +145,8 @@ var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 type seat struct {
 	turn  chan struct{} // holds a token while somebody has the turn
 	calls int           // that use the seat; guarded by the group's mu
-	hold  *hold         // nil: none. Set by who has the turn, guarded by the group's mu
+	hold  *hold         // nil: none. Set by who has the turn, ended by others as well; guarded by the group's mu
+	last  *hold         // that ended last, and may still be given back; guarded by the group's mu
 }
 
 // sit returns the owner's seat, for one call, which ends with rise.
@@ -192,7 +209,7 @@ func (h *hold) allLost() bool {
 func (s *seat) turnFor(ctx context.Context, o rlock.Owner, h *hold) error {
 	select {
 	case s.turn <- struct{}{}:
-		if s.hold == h {
+		if !h.isOver() {
 			return nil
 		}
 		<-s.turn
@@ -200,34 +217,22 @@ func (s *seat) turnFor(ctx context.Context, o rlock.Owner, h *hold) error {
 	case <-ctx.Done():
 		return ended(ctx)
 	}
+	return h.overError(o)
+}
+
+// overError is what calls get that meant h, which is over.
+func (h *hold) overError(o rlock.Owner) error {
 	if h.depth == 0 { // it is over, so nobody changes that any more
 		return notHeld(o)
 	}
 	return fmt.Errorf("%w: its lease is over, and another Lock of this owner came after it", rlock.ErrLost)
 }
 
-// set changes what the seat's owner holds. The caller has the turn.
+// set notes what the seat's owner, who held nothing, holds now. The caller has the turn.
 func (g *MultiLock) set(s *seat, h *hold) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.hold != nil {
-		close(s.hold.over)
-	}
 	s.hold = h
-}
-
-// down counts one Unlock of what the seat's owner holds, and tells whether it was the
-// last one: then it holds nothing. The caller has the turn.
-func (g *MultiLock) down(s *seat) (last bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	h := s.hold
-	if h.depth--; h.depth > 0 {
-		return false
-	}
-	close(h.over)
-	s.hold = nil
-	return true
 }
 
 // held is what the owner holds, or nil.
@@ -238,58 +243,4 @@ func (g *MultiLock) held(o rlock.Owner) *hold {
 		return s.hold
 	}
 	return nil
-}
-
-// leave is Unlock.
-func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
-	s := g.sit(o)
-	defer g.rise(o, s)
-	// Another goroutine of this owner that is about to take the group may have the
-	// turn for long; who holds it does not.
-	h := g.held(o)
-	if h == nil {
-		return notHeld(o)
-	}
-	ctx = rlock.WithOwner(context.WithoutCancel(ctx), o)
-	if err := s.turnFor(ctx, o, h); err != nil {
-		return err
-	}
-	defer func() { <-s.turn }()
-	lost := h.loss(ctx)
-	if !g.down(s) {
-		return lost
-	}
-	if h.isGone() {
-		return lost
-	}
-	err := errors.Join(giveBack(ctx, h.parts)...)
-	if errors.Is(err, rlock.ErrLost) {
-		return err
-	}
-	return errors.Join(lost, err)
-}
-
-func notHeld(o rlock.Owner) error {
-	return fmt.Errorf("%w: owner %s does not hold the group; a goroutine cannot unlock what another one locked, "+
-		"unless both carry one owner (WithOwner)", rlock.ErrNotHeld, o)
-}
-
-// giveBack unlocks parts, once each. What was lost is not asked for if the owner
-// holds it anew: that is no business of the group's.
-func giveBack(ctx context.Context, parts []part) []error {
-	return each(parts, func(p part) error {
-		if p.isLost() && p.Validity(ctx) > 0 {
-			return rlock.ErrLost
-		}
-		return p.Unlock(ctx)
-	})
-}
-
-// undone joins those errors of giveBack that leave it open whether a part was given
-// back. One that was lost is not there to be given back.
-func undone(errs []error) error {
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool {
-		return err == nil || !errors.Is(err, rlock.ErrUnsettled) &&
-			(errors.Is(err, rlock.ErrLost) || errors.Is(err, rlock.ErrNotHeld))
-	})...)
 }

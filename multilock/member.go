@@ -71,14 +71,7 @@ type part struct {
 	outer bool            // the owner held the member already, without the group
 }
 
-func (p part) isLost() bool {
-	select {
-	case <-p.lost:
-		return true
-	default:
-		return false
-	}
-}
+func (p part) isLost() bool { return isDone(p.lost) }
 
 // errors is what f says of each of parts, with its name. They are asked all at once,
 // in goroutines of their own, so f's ctx has to carry the owner. A panic in one of

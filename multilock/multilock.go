@@ -161,7 +161,9 @@ func (g *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (boo
 // that all members were held until now. ErrLost: one of them was lost before, or the
 // lease ran out; what another goroutine of the owner has locked since stays.
 // ErrNotHeld: the owner does not hold the group, and nothing was changed.
-// ErrUnsettled: a member did not answer in time; its release goes on.
+// ErrUnsettled: a member did not answer within its WithReleaseTimeout; its release goes
+// on. The last Unlock waits for nothing else: an Extend by another goroutine of the owner
+// is called off and ErrNotHeld, and a nested Lock begins anew.
 func (g *MultiLock) Unlock(ctx context.Context) error {
 	owner := rlock.OwnerOf(ctx)
 	return g.wrap("unlock", owner, g.leave(ctx, owner))

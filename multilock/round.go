@@ -80,7 +80,7 @@ func (r *round) take(m member) (v verdict, err error) {
 
 // begin makes a hold of all parts. A lease counts from here on, for all of them.
 func (r *round) begin() (*hold, verdict, error) {
-	h := &hold{parts: r.parts, depth: 1, over: make(chan struct{}), gone: make(chan struct{})}
+	h := newHold(r.parts)
 	if r.lease > 0 && len(r.parts) > 1 {
 		ctx := rlock.WithOwner(r.bounded, r.owner)
 		err := errors.Join(each(r.parts, func(p part) error { return prolong(ctx, p, r.lease) })...)
