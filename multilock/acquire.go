@@ -338,9 +338,12 @@ func (a *attempt) askLater(m member, parts []part) (verdict, error) {
 // first, so round a circle the keys never fall, and must be one key. To wait long
 // would keep the whole circle; to wait for m with nothing of its key in hand does
 // not.
+//
+// What the owner has of m's key on m's own server, the write half say, stays before it:
+// that lets m in, unless it is lost.
 func (a *attempt) tie(m member, parts []part) bool {
 	first := slices.IndexFunc(parts, func(p part) bool { return p.key == m.key })
-	if first < 0 {
+	if first < 0 || slices.ContainsFunc(parts, func(p part) bool { return p.beside(m) }) {
 		return false
 	}
 	order := slices.Clone(a.order[:first])

@@ -44,6 +44,19 @@ func (m member) same(other member) bool {
 	return a.Comparable() && b.Comparable() && m.Locker == other.Locker
 }
 
+// beside tells whether m and other are at one key of one server. What does not say its
+// client may be at any: a write half, and the read half that has to come after it, count
+// as being at one.
+func (m member) beside(other member) bool {
+	if m.key != other.key {
+		return false
+	}
+	if m.lock == nil || other.lock == nil {
+		return m.half == write && other.half == read
+	}
+	return m.lock.Client() == other.lock.Client()
+}
+
 // named is err with the member's name; nil stays nil.
 func (m member) named(err error) error {
 	if err == nil {
