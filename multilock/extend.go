@@ -74,7 +74,7 @@ func (g *MultiLock) relet(ctx context.Context, o rlock.Owner, h *hold, lease tim
 func (g *MultiLock) putBack(ctx context.Context, h *hold, errs []error) error {
 	lease := time.Duration(0)
 	if h.lease > 0 {
-		left := time.Until(h.until)
+		left := remaining(h.until)
 		for i, p := range h.parts {
 			if errs[i] != nil && !p.outer {
 				left = max(left, p.Validity(ctx)) // it has its old lease still

@@ -98,7 +98,15 @@ func isDone(c <-chan struct{}) bool {
 
 // agreed tells whether h had a lease that is over by now: its end is no loss that
 // the owner has to hear of.
-func (h *hold) agreed() bool { return h.lease > 0 && !time.Now().Before(h.until) }
+func (h *hold) agreed() bool { return h.lease > 0 && remaining(h.until) <= 0 }
+
+// remaining is the time until t by the clock that says less, as the members count it:
+// the monotonic one stands still while the machine is suspended, and the wall clock may
+// be set.
+func remaining(t time.Time) time.Duration {
+	now := time.Now()
+	return min(t.Sub(now), t.Round(0).Sub(now.Round(0)))
+}
 
 // loss is ErrLost with the name of the first part that is lost; nil if none is.
 func (h *hold) loss(ctx context.Context) error {
@@ -183,7 +191,7 @@ func (g *MultiLock) sweep() {
 		return
 	}
 	for o, s := range g.seats {
-		if s.calls == 0 && s.hold.agreed() && time.Since(s.hold.until) >= remembered && s.hold.allLost() {
+		if s.calls == 0 && s.hold.agreed() && remaining(s.hold.until) <= -remembered && s.hold.allLost() {
 			close(s.hold.over)
 			delete(g.seats, o)
 		}
