@@ -120,6 +120,7 @@ func (a *attempt) run() (bool, error) {
 			}
 		case h.isOver(): // unlocked meanwhile, and no loss
 		case !h.agreed():
+			a.g.noteLoss(a.owner, h)
 			return false, lost
 		case a.g.drop(s, h):
 			// What it may have left behind is no matter of the new hold's.

@@ -42,6 +42,7 @@ func (g *MultiLock) extend(ctx context.Context, o rlock.Owner, lease time.Durati
 	if lost := h.loss(ctx); h.isOver() {
 		return h.overError(o)
 	} else if lost != nil {
+		g.noteLoss(o, h)
 		return lost
 	}
 	ctx = rlock.WithOwner(ctx, o)

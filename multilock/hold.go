@@ -14,7 +14,7 @@ import (
 type hold struct {
 	parts []part        // never changes
 	gone  chan struct{} // closed when its parts are given back before it ends; under mu
-	over  chan struct{} // closed when it ends: with the last Unlock, or a Lock after its lease; under mu
+	over  chan struct{} // closed when it ends: with the last Unlock, a Lock after its lease, or forget; under mu
 	back  chan struct{} // closed when it is gone, or over, and its parts have been given back
 
 	// Who has the turn changes them, under the group's mu, and may read them without.
@@ -25,6 +25,7 @@ type hold struct {
 
 	lost   chan struct{} // made when somebody asks; guarded by the group's mu
 	asking *asking       // what its parts are asked; nil: nothing. Guarded by the group's mu
+	forget *time.Timer   // nil: nobody has seen a loss. Guarded by the group's mu
 }
 
 func newHold(parts []part) *hold {
@@ -180,37 +181,6 @@ func (g *MultiLock) rise(o rlock.Owner, s *seat) {
 	}
 }
 
-// remembered is for how long the Unlocks may come of a hold whose lease ran out.
-const remembered = 5 * time.Minute
-
-// sweep forgets holds whose lease ran out and that nobody has unlocked for long: their
-// owners may never come back. It looks each time that the seats have doubled. mu is
-// held.
-func (g *MultiLock) sweep() {
-	if len(g.seats) < max(g.most, 16) {
-		return
-	}
-	for o, s := range g.seats {
-		if s.calls == 0 && s.hold.agreed() && remaining(s.hold.until) <= -remembered && s.hold.allLost() {
-			close(s.hold.over)
-			delete(g.seats, o)
-		}
-	}
-	g.most = 2 * len(g.seats)
-}
-
-func (h *hold) allLost() bool {
-	if h.isGone() {
-		return true
-	}
-	for _, p := range h.parts {
-		if !p.isLost() {
-			return false
-		}
-	}
-	return true
-}
-
 // turnFor waits for the turn, while h is what the owner has. A Lock that finds h's
 // lease over keeps the turn for as long as others have a member, and what it gets is
 // another hold. After an error the caller does not have the turn.
@@ -233,14 +203,14 @@ func (h *hold) overError(o rlock.Owner) error {
 	if h.depth == 0 { // it is over, so nobody changes that any more
 		return notHeld(o)
 	}
-	return fmt.Errorf("%w: its lease is over, and another Lock of this owner came after it", rlock.ErrLost)
+	return fmt.Errorf("%w: it has ended since, and another Lock of this owner may have come after it", rlock.ErrLost)
 }
 
 // set notes what the seat's owner, who held nothing, holds now. The caller has the turn.
 func (g *MultiLock) set(s *seat, h *hold) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s.hold = h
+	s.hold, s.last = h, nil
 }
 
 // held is what the owner holds, or nil.

@@ -154,7 +154,7 @@ func TestLost(t *testing.T) {
 			require.True(t, isClosed(lost))
 			require.True(t, isClosed(g.Lost(ctx)))
 
-			time.Sleep(time.Hour) // it does not come to be forgotten
+			time.Sleep(remembered - time.Second) // it does not come to be forgotten before its time
 			left := []int{1, 1, 1}
 			left[k] = 0
 			require.ErrorIs(t, g.Lock(ctx), rlock.ErrLost)

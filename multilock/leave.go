@@ -24,6 +24,9 @@ func (g *MultiLock) leave(ctx context.Context, o rlock.Owner) error {
 	case !there:
 		return h.overError(o)
 	case !last:
+		if lost != nil {
+			g.noteLoss(o, h)
+		}
 		return lost
 	}
 	err := errors.Join(g.letGo(ctx, h)...)
@@ -64,6 +67,9 @@ func (s *seat) finish(h *hold) bool {
 		return false
 	}
 	close(h.over)
+	if h.forget != nil {
+		h.forget.Stop()
+	}
 	s.hold, s.last = nil, h
 	return true
 }

@@ -117,7 +117,8 @@ func (g *MultiLock) Name() string { return g.name }
 //
 // Errors name the member, by its place among New's arguments and its name, and are
 // those of the member's Lock; and ErrLost if the group was lost and its Unlocks are
-// due. A member that cannot be reached is an error after one attempt, for a
+// due. Five minutes after the loss was seen it makes them itself, for an owner that may
+// never come back: until then the members that are left stay locked. A member that cannot be reached is an error after one attempt, for a
 // go-redis client when its ReadTimeout is over.
 func (g *MultiLock) Lock(ctx context.Context) error {
 	_, err := g.lock(ctx, "lock", -1, 0)
@@ -188,11 +189,16 @@ func (g *MultiLock) Extend(ctx context.Context, lease time.Duration) error {
 // of the member with the least. 0 when it does not hold the group, or one member is
 // lost. It asks nobody.
 func (g *MultiLock) Validity(ctx context.Context) time.Duration {
-	h := g.held(rlock.OwnerOf(ctx))
+	owner := rlock.OwnerOf(ctx)
+	h := g.held(owner)
 	if h == nil {
 		return 0
 	}
-	return h.left(ctx)
+	left := h.left(ctx)
+	if left == 0 {
+		g.noteLoss(owner, h)
+	}
+	return left
 }
 
 // Lost returns a channel that is closed when the first member of the current
@@ -202,8 +208,13 @@ func (g *MultiLock) Validity(ctx context.Context) time.Duration {
 // The first call for a hold starts a goroutine, which ends with the last Unlock or
 // the loss.
 func (g *MultiLock) Lost(ctx context.Context) <-chan struct{} {
-	h := g.held(rlock.OwnerOf(ctx))
-	if h == nil || h.left(ctx) == 0 {
+	owner := rlock.OwnerOf(ctx)
+	h := g.held(owner)
+	if h == nil {
+		return closed
+	}
+	if h.left(ctx) == 0 {
+		g.noteLoss(owner, h)
 		return closed
 	}
 	g.mu.Lock()
@@ -213,6 +224,7 @@ func (g *MultiLock) Lost(ctx context.Context) <-chan struct{} {
 		go func() {
 			if h.awaitLoss(h.over) != nil {
 				close(h.lost)
+				g.noteLoss(owner, h)
 			}
 		}()
 	}
