@@ -94,7 +94,9 @@ func (e *entry) send(ctx context.Context, names *keys, q *record.Request) (reply
 	case q.RW():
 		lua, words := e.rwWords(q)
 		s, a = lua, c.sendWords(ctx, e.key, q.Op, lua, 1, words)
-	case fair && q.Op != record.Keep || q.Hold == nil && e.sweepsQueue():
+	case q.Hold == nil && e.sweepsQueue():
+		s, a = script.FairLeave, e.sendLeave(ctx, names.channel, q.Found)
+	case fair && q.Op != record.Keep:
 		lua, words, numKeys := e.fairWords(q, names.channel)
 		s, a = lua, c.sendWords(ctx, e.key, q.Op, lua, numKeys, words)
 	default:
@@ -219,17 +221,35 @@ func (e *entry) fairWords(q *record.Request, channel any) (*script.Script, []any
 			channel, e.c.sharded.publish())
 		return script.FairPass, appendAll(words, q.Found), 3
 	}
-	if q.Hold != nil {
-		words = append(words, channel, e.c.sharded.publish(), queue, scores, q.Hold.Field)
-		return script.FairRelease, appendAll(words, q.Found), 1
+	words = append(words, channel, e.c.sharded.publish(), queue, scores, q.Hold.Field)
+	return script.FairRelease, appendAll(words, q.Found), 1
+}
+
+// mostLeave is how many fields one call takes out of the queue: Redis serves nobody else
+// meanwhile.
+const mostLeave = 200
+
+// sendLeave takes fields out of the queue, and out of the lock, by as many calls as that
+// needs. They count as one attempt: the first that fails is its answer, and another
+// attempt names all of them again.
+func (e *entry) sendLeave(ctx context.Context, channel any, fields []string) script.Answer {
+	a := script.Answer{Text: "gone", Fate: script.Ran}
+	for some := range slices.Chunk(fields, mostLeave) {
+		words := []any{e.key, script.QueueKey(e.key), script.ScoresKey(e.key), channel, e.c.sharded.publish()}
+		e.mu.Lock()
+		for _, field := range some {
+			words = append(words, field, millis(e.rec.WaitOf(field)))
+		}
+		e.mu.Unlock()
+		next := e.c.runner.Send(ctx, script.FairLeave, 3, words...)
+		if next.Fate != script.Ran {
+			return next
+		}
+		if next.Text != "gone" {
+			a = next
+		}
 	}
-	words = append(words, queue, scores, channel, e.c.sharded.publish())
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, field := range q.Found {
-		words = append(words, field, millis(e.rec.WaitOf(field)))
-	}
-	return script.FairLeave, words, 3
+	return a
 }
 
 // sweepsQueue tells whether fields that are to be swept may stand in the queue.

@@ -13,25 +13,33 @@
 --   206         left: the queue is rid of them; others have the lock
 --   210 to 250  released: and the lock is free; whoever is the head now was told
 --
--- Those behind one that leaves have its time taken off their scores, as Redisson does.
+-- Those behind one that leaves have its time taken off their scores, as Redisson does;
+-- behind many, once, by the sum: the queue is read and walked once, however many leave.
+local waits = {}
+for i = 3, #ARGV, 2 do
+  waits[ARGV[i]] = tonumber(ARGV[i + 1])
+end
 redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
 redis.call('zcard', KEYS[3])
-local found = false
-for i = 3, #ARGV, 2 do
-  local field = ARGV[i]
-  local line = try('lrange', KEYS[2], 0, -1) or {}
-  if (try('lrem', KEYS[2], 0, field) or 0) > 0 then
-    found = true
-  end
-  if try('zrem', KEYS[3], field) == 1 then
-    for at, other in ipairs(line) do
-      if other == field then
-        closeUp(KEYS[3], line, at + 1, ARGV[i + 1])
-      end
+local found, saved, stay, leave = false, 0, {}, {}
+for _, field in ipairs(try('lrange', KEYS[2], 0, -1) or {}) do
+  if not waits[field] then
+    table.insert(stay, field)
+    if saved > 0 then
+      closeUp(KEYS[3], field, saved)
     end
-    found = true
+  else
+    table.insert(leave, field)
+    if try('zrem', KEYS[3], field) == 1 then
+      saved = saved + waits[field]
+    end
   end
-  local stands = try('hmget', KEYS[1], field, 'mode') or {}
+end
+strike(KEYS[2], leave, stay)
+found = #leave > 0
+for i = 3, #ARGV, 2 do
+  found = try('zrem', KEYS[3], ARGV[i]) == 1 or found
+  local stands = try('hmget', KEYS[1], ARGV[i], 'mode') or {}
   if stands[1] and not stands[2] then
     redis.call('del', KEYS[1])
     found = true

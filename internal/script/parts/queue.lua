@@ -37,14 +37,12 @@ local function sweep(queue, scores, now, live)
   end
 end
 
--- closeUp takes wait milliseconds off the scores of those in line from the first on:
--- whoever stood before them does so no longer, and each one's score has the time of all
--- before it in it.
-local function closeUp(scores, line, first, wait)
-  for at = first, #line do
-    if try('zscore', scores, line[at]) then
-      try('zincrby', scores, -wait, line[at])
-    end
+-- closeUp takes wait milliseconds off the score of field, if it has one: those who waited
+-- for so long stood before it and do so no longer, and each one's score has the time of
+-- all before it in it.
+local function closeUp(scores, field, wait)
+  if try('zscore', scores, field) then
+    try('zincrby', scores, string.format('%.0f', -wait), field)
   end
 end
 
@@ -52,7 +50,31 @@ end
 local function enter(queue, scores, field, wait)
   try('lrem', queue, 1, field)
   if try('zrem', scores, field) == 1 then
-    closeUp(scores, try('lrange', queue, 0, -1) or {}, 1, wait)
+    for _, other in ipairs(try('lrange', queue, 0, -1) or {}) do
+      closeUp(scores, other, wait)
+    end
+  end
+end
+
+-- strike takes those that leave out of the queue, in which else only those that stay stand.
+--
+-- LREM walks the queue for each. So of many only the first goes that way, because LREM
+-- passes when the server is out of memory, and what follows may then: those that stay are
+-- written anew behind the old queue, before that is cut off. There is a queue all the
+-- time: one that is gone could not be written while its slot migrates.
+local function strike(queue, leave, stay)
+  for i, field in ipairs(leave) do
+    if i == 2 and #leave > 8 then
+      local old, written = try('llen', queue), true
+      for at = 1, #stay, 1000 do -- Lua unpacks no more than some thousand
+        written = written and try('rpush', queue, unpack(stay, at, math.min(at + 999, #stay)))
+      end
+      if written then
+        try('ltrim', queue, old, -1)
+        return
+      end
+    end
+    try('lrem', queue, 0, field)
   end
 end
 
