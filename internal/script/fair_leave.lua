@@ -15,12 +15,13 @@
 --
 -- Those behind one that leaves have its time taken off their scores, as Redisson does;
 -- behind many, once, by the sum: the queue is read and walked once, however many leave.
+-- Where a key of another type is in place of the queue nobody stands in it, and that must
+-- not keep the lock from being freed.
 local waits = {}
 for i = 3, #ARGV, 2 do
   waits[ARGV[i]] = tonumber(ARGV[i + 1])
 end
-redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
-redis.call('zcard', KEYS[3])
+misplaced(KEYS[2], KEYS[3]) -- what cannot be reached fails here, before anything is changed
 local found, saved, stay, leave = false, 0, {}, {}
 for _, field in ipairs(try('lrange', KEYS[2], 0, -1) or {}) do
   if not waits[field] then

@@ -14,7 +14,8 @@
 -- Replies
 --   203         passed, as pass
 --   204         gone, as pass
---   210 to 250  released: another one is the head, and was told; see tell
+--   210 to 250  released: another one is the head, and was told; or keys of other types
+--               are in place of the queue, and it has no head; see tell
 --
 -- A second run finds the new field and only raises the TTL, or finds nothing.
 local ttl = tonumber(ARGV[1])
@@ -29,9 +30,8 @@ end
 if own == 0 or redis.call('hexists', KEYS[1], 'mode') == 1 then
   return 204
 end
-redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is changed
-redis.call('zcard', KEYS[3])
-if mine == 0 and sweep(KEYS[2], KEYS[3], clock(), ARGV[2]) ~= ARGV[2] then
+local bad = misplaced(KEYS[2], KEYS[3]) -- no business of the hold that ends
+if mine == 0 and (bad or sweep(KEYS[2], KEYS[3], clock(), ARGV[2]) ~= ARGV[2]) then
   redis.call('del', KEYS[1])
   return tellNext(ARGV[5], ARGV[4], KEYS[2], KEYS[3])
 end

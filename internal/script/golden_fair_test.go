@@ -322,7 +322,8 @@ func TestGoldenFairPass(t *testing.T) {
 	})
 }
 
-// A queue of another type stops a request before it changes anything. A release goes on.
+// A queue of another type stops those who want to come in, before they change anything.
+// Whoever has the lock, or leaves, goes on.
 func TestACQ14_QueueOfAnotherType(t *testing.T) {
 	t.Parallel()
 	onEachFair(t, func(b fairBench) {
@@ -334,12 +335,48 @@ func TestACQ14_QueueOfAnotherType(t *testing.T) {
 			b.stands(nil, 0)
 			b.set(lease, fieldB)
 			b.refused("WRONGTYPE", b.ask(30000, fieldA))
-			b.refused("WRONGTYPE", b.handOver(5000, 10000, fieldA, fieldB))
-			b.refused("WRONGTYPE", b.give(5000, fieldB))
+			b.says("gone", b.handOver(5000, 10000, fieldA, fieldC))
+			b.says("gone", b.give(5000, fieldA))
+			b.says("0", b.beat(5000, 0, 0, fieldA))
 			b.stands(map[string]string{fieldB: "1"}, lease)
-			b.says("released", b.free(fieldB))
-			b.stands(nil, 0, "0")
+			b.says("passed", b.handOver(5000, 10000, fieldB, fieldA)) // a second run
+			b.stands(map[string]string{fieldB: "1"}, lease)
+			for _, leave := range []func() Answer{
+				func() Answer { return b.free(fieldB) },
+				func() Answer { return b.handOver(5000, 10000, fieldA, fieldB) },
+				func() Answer { return b.give(5000, fieldB) },
+			} {
+				b.set(lease, fieldB)
+				b.says("released", leave())
+				b.stands(nil, 0, "0")
+				b.says("gone", leave())
+				b.stands(nil, 0)
+			}
+			require.Equal(b.t, "x", b.rdb.Get(ctx, key).Val())
 		}
+	})
+}
+
+// While the scores cannot be read nobody is left out of the queue; those who leave are.
+func TestACQ14_ScoresOfAnotherType(t *testing.T) {
+	t.Parallel()
+	onEachFair(t, func(b fairBench) {
+		ctx := b.t.Context()
+		b.says("granted", b.ask(30000, fieldA))
+		for _, field := range []string{fieldB, fieldC, fieldD} {
+			b.queues(lease, b.ask(30000, field))
+		}
+		require.NoError(b.t, b.rdb.Set(ctx, ScoresKey(b.key), "x", 0).Err())
+		b.listen(TurnChannel(Channel(b.key), fieldB))
+		b.says("released", b.free(fieldA))
+		b.stands(nil, 0, "0")
+		require.Equal(b.t, []string{fieldB, fieldC, fieldD}, b.rdb.LRange(ctx, QueueKey(b.key), 0, -1).Val())
+		b.set(lease, fieldA)
+		b.says("released", b.handOver(wait, 30000, fieldB, fieldA))
+		b.stands(nil, 0, "0")
+		b.set(lease, fieldA)
+		b.says("left", b.give(wait, fieldB, fieldD))
+		require.Equal(b.t, []string{fieldC}, b.rdb.LRange(ctx, QueueKey(b.key), 0, -1).Val())
 	})
 }
 

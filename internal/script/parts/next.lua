@@ -4,7 +4,8 @@
 --
 -- The names of the queue come as arguments: as keys, which mostly do not exist, they
 -- would make a cluster answer TRYAGAIN for as long as the slot migrates. Where
--- they cannot be read the heads find out by themselves, in about a second.
+-- they cannot be read the heads find out by themselves, in about a second. Of whom only the
+-- score cannot be read is told, and stays where it is.
 local function tellNext(verb, channel, queue, scores)
   local time = redis.call('time')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -14,7 +15,7 @@ local function tellNext(verb, channel, queue, scores)
       return tell(verb, channel, '0')
     end
     local score = redis.pcall('zscore', scores, head)
-    if type(score) == 'string' and tonumber(score) > now then
+    if type(score) == 'table' or score and tonumber(score) > now then
       return tell(verb, channel .. ':' .. head, '0')
     end
     if type(redis.pcall('lpop', queue)) ~= 'string' then

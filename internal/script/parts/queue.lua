@@ -9,14 +9,28 @@ local function clock()
 end
 
 -- try is redis.call, but for a key that is gone from a slot that migrates, where it
--- would raise an error in the middle of a script: false then. Keys of other types were
--- refused before.
+-- would raise an error in the middle of a script, and for one of another type: false then.
 local function try(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
     return false
   end
   return reply
+end
+
+-- misplaced tells whether keys of other types stand where the queue or its scores belong,
+-- so that nobody can queue. Where they cannot be reached it raises the error.
+local function misplaced(queue, scores)
+  for _, ask in ipairs({{'llen', queue}, {'zcard', scores}}) do
+    local reply = redis.pcall(ask[1], ask[2])
+    if type(reply) == 'table' and reply.err then
+      if string.find(reply.err, 'WRONGTYPE', 1, true) then
+        return true
+      end
+      redis.call(ask[1], ask[2])
+    end
+  end
+  return false
 end
 
 -- sweep drops the heads of the queue whose time is over, and those without a score,
