@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -340,6 +341,25 @@ func TestMULTI1_OnlyWholeAnswersCount(t *testing.T) {
 		_, ok := meaning(&record.Request{Op: record.Acquire}, script.Answer{Text: text})
 		require.False(t, ok, text)
 	}
+	one, five := time.Second, 5*time.Second
+	fairs := &record.Request{Op: record.Acquire, Hold: &record.Hold{Fair: true}}
+	for text, want := range map[string]reply{
+		"queued:1000:5000":    {left: one, queued: true, ahead: five},
+		"restarted:1000:5000": {left: one, queued: true, ahead: five, young: true},
+		"restarted:1000":      {left: one, young: true}, // its only attempt
+	} {
+		r, ok := meaning(fairs, script.Answer{Text: text})
+		require.True(t, ok, text)
+		require.Equal(t, want, r, text)
+		if want.queued {
+			_, ok = meaning(&record.Request{Op: record.Acquire, Hold: &record.Hold{}}, script.Answer{Text: text})
+			require.False(t, ok, "a lock without a queue: %s", text)
+		}
+	}
+	for _, text := range []string{"queued:1000", "queued:1000:", "queued:x:5000", "held:1000:5000", "restarted:0:5000", "restarted:1000:x"} {
+		_, ok := meaning(fairs, script.Answer{Text: text})
+		require.False(t, ok, text)
+	}
 }
 
 // TestMULTI1_BehindOneThatSleeps: the guard's refusal counts for those in line too.
@@ -358,4 +378,56 @@ func TestMULTI1_BehindOneThatSleeps(t *testing.T) {
 	ctx, end := context.WithTimeout(WithOwner(t.Context(), "third"), 100*time.Millisecond)
 	defer end()
 	require.ErrorIs(t, l.Lock(ctx), ErrRestarted)
+}
+
+// While the guard refuses, those who want a fair lock stand in its queue, and come in
+// afterwards in the order in which they came.
+func TestMULTI1_FairOrderUnderTheGuard(t *testing.T) {
+	t.Parallel()
+	look(t)
+	s := redistest.StartServer(t)
+	rdb := s.Client(t)
+	const n, name = 6, "guarded"
+	order := make(chan int, n)
+	for i := range n {
+		c := newClient(t, s.Client(t), WithRestartGuard(3*time.Second))
+		o, l := as(Owner(fmt.Sprint("w", i))), c.NewFairLock(name)
+		go func() {
+			if l.Lock(o) == nil {
+				order <- i
+				_ = l.Unlock(o)
+			}
+		}()
+		eventually(t, func() bool {
+			return c.Stats().Waiting == 1 || len(order) > i // the guard is over already
+		}, "waiter %d was refused", i)
+	}
+	for i := range n {
+		require.Equal(t, i, recv(t, order, "the next one"))
+	}
+	eventually(t, func() bool { return rdb.Exists(context.Background(), name, script.QueueKey(name)).Val() == 0 }, "nobody is left")
+}
+
+// Whoever gives up while the guard refuses hears of it, wherever it stands in the queue,
+// and leaves it.
+func TestMULTI1_FairWaitersThatEndFirst(t *testing.T) {
+	t.Parallel()
+	c, d := onShared(t, WithRestartGuard(forAsLongAsTestsRun)), onShared(t, WithRestartGuard(forAsLongAsTestsRun))
+	l := c.NewFairLock(unique("guard"))
+	ctx, cancel := context.WithCancel(as("first"))
+	first := async(func() error { return l.Lock(ctx) })
+	eventually(t, func() bool { return queued(t, l) == 1 }, "the first stands in the queue")
+	for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
+		for _, other := range []*Client{c, d} {
+			_, err := settled(t, func() (bool, error) { return other.NewFairLock(l.Name()).TryLock(as("b"), wait, 0) })
+			require.ErrorIs(t, err, ErrRestarted)
+		}
+	}
+	eventually(t, func() bool { return queued(t, l) == 1 }, "the others have left")
+	cancel()
+	err := recv(t, first, "the first")
+	require.ErrorIs(t, err, ErrRestarted)
+	require.ErrorIs(t, err, context.Canceled)
+	eventually(t, func() bool { return queued(t, l) == 0 }, "and so has it")
+	require.False(t, exists(t, l.Key()))
 }

@@ -284,20 +284,29 @@ func meaning(q *record.Request, a script.Answer) (reply, bool) {
 	case a.Text == "lock" && q.RW():
 		return reply{err: fmt.Errorf("%w: it is no read-write lock that stands there", ErrWrongType)}, true
 	}
-	ms, ahead, _ := strings.Cut(rest, ":")
-	n, err := strconv.ParseInt(ms, 10, 64)
-	left := time.Duration(n) * time.Millisecond
+	ms, ahead, queued := strings.Cut(rest, ":")
+	r := reply{young: what == "restarted", queued: queued}
+	var whole bool
+	if r.left, whole = parseMillis(ms); whole && queued {
+		r.ahead, whole = parseMillis(ahead)
+		whole = whole && q.Hold.Fair
+	}
 	switch {
-	case err != nil:
-	case what == "held" && n >= -1:
-		return reply{left: left}, true
-	case what == "queued" && n >= -1 && q.Hold.Fair:
-		n, err := strconv.ParseInt(ahead, 10, 64)
-		return reply{left: left, queued: true, ahead: time.Duration(n) * time.Millisecond}, err == nil
-	case what == "restarted" && n > 0:
-		return reply{left: left, young: true}, true
+	case !whole:
+	case what == "held" && !queued && r.left >= -time.Millisecond:
+		return r, true
+	case what == "queued" && queued && r.left >= -time.Millisecond:
+		return r, true
+	case r.young && r.left > 0: // a FairLock's waiter may stand in the queue meanwhile
+		return r, true
 	}
 	return reply{}, false
+}
+
+// parseMillis reads a time that a script gives.
+func parseMillis(text string) (d time.Duration, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return time.Duration(n) * time.Millisecond, err == nil
 }
 
 // keys are the names of a lock in Redis, boxed once for go-redis.

@@ -21,7 +21,11 @@
 --                            the time for which the head is waited for still, if that
 --                            is less. If it says nothing it is waited for until <ahead>
 --                            from now
---   "restarted:<ms>", "rwlock"  as acquire
+--   "restarted:<ms>"         the guard refuses for so long still; only when it does not queue
+--   "restarted:<ms>:<ahead>"  the same, and it stands in the queue, as above: what the
+--                            guard keeps out comes in in its order when the guard ends.
+--                            Those behind the head hear of the guard too
+--   "rwlock"                 as acquire
 --
 -- Each run sets the score anew, see stand: so a live one keeps its place, whatever others
 -- take off the scores of those behind them. The moment is the server's.
@@ -51,29 +55,34 @@ redis.call('llen', KEYS[2]) -- keys of other types fail here, before anything is
 redis.call('zcard', KEYS[3])
 
 local head, due = sweep(KEYS[2], KEYS[3], now, ARGV[2])
-if own < size or mine == 0 and head and head ~= ARGV[2] then
-  local hint = left -- leftovers of this client keep the head out until they are swept
-  if head and head ~= ARGV[2] and (left < 0 or due - now < left) then
-    hint = due - now
+local behind = head and head ~= ARGV[2]
+local guard = 0
+if own == size then
+  local blind
+  guard, blind = guarded(tonumber(ARGV[3]))
+  if blind then
+    return blind
+  end
+end
+if own < size or mine == 0 and behind or guard > 0 then
+  local reply, hint = 'restarted', guard
+  if guard == 0 then
+    reply, hint = 'queued', left -- leftovers of this client keep the head out until they are swept
+    if behind and (left < 0 or due - now < left) then
+      hint = due - now
+    end
   end
   if wait == 0 then
-    return held(KEYS[1], hint)
+    return guard > 0 and 'restarted:' .. guard or held(KEYS[1], hint)
   end
   local place = redis.call('lpos', KEYS[2], ARGV[2])
   if not place then
     place = redis.call('rpush', KEYS[2], ARGV[2]) - 1
   end
   local before = place > 0 and redis.call('lindex', KEYS[2], place - 1)
-  local score = stand(KEYS[2], KEYS[3], place, ARGV[2], before, wait, tonumber(ARGV[5]), tonumber(ARGV[6]), now, left)
-  return string.format('queued:%.0f:%.0f', hint, score - now)
-end
-
-local guard, blind = guarded(tonumber(ARGV[3]))
-if blind then
-  return blind
-end
-if guard > 0 then
-  return 'restarted:' .. guard
+  local rest = math.max(left, guard) -- nobody comes in before
+  local score = stand(KEYS[2], KEYS[3], place, ARGV[2], before, wait, tonumber(ARGV[5]), tonumber(ARGV[6]), now, rest)
+  return string.format('%s:%.0f:%.0f', reply, hint, score - now)
 end
 if size > 0 and mine == 1 then
   raise(KEYS[1], ttl)

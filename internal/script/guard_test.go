@@ -72,6 +72,44 @@ func TestMULTI1_GuardRefuses(t *testing.T) {
 	b.restarted(guard, b.acquireGuarded(guard, 30000, fieldA))
 }
 
+// Those whom the guard keeps out of a fair lock stand in its queue meanwhile, so that they
+// come in in the order in which they came. The first is waited for beyond the guard.
+func TestMULTI1_TheGuardKeepsTheOrderOfAFairLock(t *testing.T) {
+	t.Parallel()
+	b := fairBench{newBench(t, redistest.StartServer(t).Client(t))}
+	const hour = time.Hour
+	ask := func(guard time.Duration, wait int, field string) Answer {
+		return b.run.Send(t.Context(), FairAcquire, 3, b.key, QueueKey(b.key), ScoresKey(b.key),
+			30000, field, guard.Milliseconds(), wait, 0, 0)
+	}
+	refused := func(left, ahead time.Duration, a Answer) {
+		t.Helper()
+		require.NoError(t, a.Err)
+		words := strings.Split(a.Text, ":")
+		require.Len(t, words, 3, a.Text)
+		require.Equal(t, "restarted", words[0])
+		for i, want := range []time.Duration{left, ahead} {
+			n, err := strconv.Atoi(words[i+1])
+			require.NoError(t, err)
+			near(t, want, time.Duration(n)*time.Millisecond)
+		}
+	}
+	left := b.restarted(hour, ask(hour, 0, fieldA)) // its only attempt: it does not queue
+	b.line()
+	refused(left, left+5*time.Second, ask(hour, 5000, fieldA))
+	refused(left, left+10*time.Second, ask(hour, 5000, fieldB)) // who is behind hears of it too
+	b.line(fieldA, int(left.Milliseconds())+5000, fieldB, int(left.Milliseconds())+10000)
+	b.bench.free()
+	refused(left, 5*time.Second, ask(hour, 5000, fieldA)) // the head says so again while it lives
+	refused(left, left+15*time.Second, ask(hour, 5000, fieldC))
+	require.Equal(t, []string{fieldA, fieldB, fieldC}, b.rdb.LRange(t.Context(), QueueKey(b.key), 0, -1).Val())
+	b.restarted(hour, ask(hour, 0, fieldD))
+	b.bench.free()
+	b.queues(5*time.Second, ask(0, 5000, fieldB)) // when the guard is over
+	b.says("granted", ask(0, 5000, fieldA))
+	b.queues(5*time.Second, ask(hour, 5000, fieldC)) // a holder keeps them out as ever, and B is before
+}
+
 // A save moves LASTSAVE, and INFO tells how long the server has run.
 func TestMULTI1_GuardAfterASave(t *testing.T) {
 	t.Parallel()

@@ -94,7 +94,8 @@ end
 
 -- stand sets the score of field, which has the place of that number in the queue, and
 -- returns it. One that comes now has what Redisson gives it: the score of the one before,
--- or the end of the holder's TTL, left, and its own wait more.
+-- or the end of the holder's TTL, left, and its own wait more. The restart guard counts as
+-- such a holder.
 --
 -- One that was there already lives, and will say so again. As the head it needs no more
 -- than its wait. Elsewhere the time that has passed is added to what it has, because those
