@@ -234,3 +234,54 @@ func matching(p *redistest.Proxy, m redistest.Match) (all []redistest.Request) {
 	}
 	return all
 }
+
+// TestACQ15_ALateGrantUndoesNoReentry: a copy of the request that brought the owner in,
+// an acquire or a hand-over, arrives when that has entered once more.
+func TestACQ15_ALateGrantUndoesNoReentry(t *testing.T) {
+	t.Parallel()
+	for what, k := range kindsOfLocks {
+		for _, passed := range []bool{false, true} {
+			if passed && what == "read" {
+				continue // a read hold is never passed
+			}
+			t.Run(fmt.Sprintf("%s, passed: %v", what, passed), func(t *testing.T) {
+				t.Parallel()
+				c, p := onProxy(t, WithHandoffLimit(64, time.Hour))
+				l := k.lock(c, unique("late"))
+				acquire, pass := script.Acquire, script.Pass
+				switch what {
+				case "fair":
+					acquire, pass = script.FairAcquire, script.FairPass
+				case "read", "write":
+					acquire, pass = script.RWAcquire, script.RWPass
+				}
+				copies := func(s *script.Script) redistest.Match {
+					return redistest.And(redistest.Command("evalsha"), redistest.HasArg(s.SHA), redistest.HasArg(l.Key()))
+				}
+				a := as("a")
+				var late *redistest.Rule
+				if passed {
+					require.NoError(t, l.Lock(as("before")))
+					got := async(func() error { return l.Lock(a) })
+					waitForWaiters(t, c, 1)
+					late = p.On(copies(pass), redistest.HoldRequest)
+					require.NoError(t, l.Unlock(as("before")))
+					require.NoError(t, recv(t, got, "the lock"))
+				} else {
+					late = p.On(copies(acquire), redistest.HoldRequest)
+					require.NoError(t, l.Lock(a))
+				}
+				require.Equal(t, 1, late.Count())
+				require.NoError(t, l.Lock(a))
+				late.Release()
+				late.WaitExecuted(t, 1)
+				n, err := l.HoldCount(a)
+				require.NoError(t, err)
+				require.Equal(t, 2, n)
+				require.NoError(t, l.Unlock(a))
+				require.NoError(t, l.Unlock(a))
+				nothingLeft(t, l)
+			})
+		}
+	}
+}

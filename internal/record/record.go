@@ -8,7 +8,8 @@
 //     the wanted state, so a second run is harmless.
 //  2. An answer settles its request and what was sent before it.
 //  3. A field that an unanswered or abandoned request named is burned: no later
-//     hold uses it, because a copy of that request may still arrive.
+//     hold uses it, because a copy of that request may still arrive. Nor does one use
+//     a field that may stand: an acquire leaves the depth that it finds.
 //  4. Own fields that may stand in Redis without a live hold are strays. An
 //     acquire names them and takes over from them; a sweep removes them. They
 //     are remembered for as long as they may stand: a copy may come for a
@@ -230,9 +231,10 @@ func numbered(s string) bool {
 	return len(rest) < len(s) && strings.HasSuffix(rest, ".")
 }
 
-// fresh tells whether a new hold may use field.
+// fresh tells whether a new hold may use field. One that may stand in Redis already may
+// have another depth there, which an acquire leaves: it could be a late copy.
 func (r *Record) fresh(field string) bool {
-	if r.past != nil && slices.Contains(r.past.burned, field) || r.isQueued(field) {
+	if r.past != nil && slices.Contains(r.past.burned, field) || r.isQueued(field) || r.isStray(field) {
 		return false
 	}
 	return r.find(func(h *Hold) bool { return h.Field == field && (h.state == live || h.renewing > 0) }) == nil
@@ -272,8 +274,7 @@ func (r *Record) Knows(field, owner string) bool {
 	if h := r.find(func(h *Hold) bool { return h.Field == field }); h != nil {
 		return h.Owner != owner
 	}
-	return slices.ContainsFunc(r.strays(), func(s stray) bool { return s.field == field }) ||
-		r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
+	return r.isStray(field) || r.open != nil && r.open.Hold != nil && r.open.Hold.Field == field
 }
 
 func (r *Record) stray(s stray) {
@@ -321,6 +322,10 @@ func (r *Record) WaitOf(field string) time.Duration {
 		}
 	}
 	return 0
+}
+
+func (r *Record) isStray(field string) bool {
+	return slices.ContainsFunc(r.strays(), func(s stray) bool { return s.field == field })
 }
 
 func (r *Record) isQueued(field string) bool {

@@ -43,7 +43,7 @@ type world struct {
 	agreed  map[*Hold]time.Duration // when a lease ends, by Mono; a watchdog's not before that
 	spoilt  map[string]bool         // fields that an unanswered or abandoned request named
 	removed map[*Hold]bool          // the administrator removed its key
-	blurred map[string]bool         // a late copy may have changed the depth of that field
+	blurred map[string]bool         // a late copy of a Keep may have changed the depth of that field
 	beyond  bool                    // a copy came later than strays are remembered
 }
 
@@ -172,7 +172,7 @@ func (w *world) send() {
 			return s.Release(p.names)
 		}
 	}
-	if op != Release {
+	if op == Keep { // the others leave a depth that is there
 		p.sets = field
 	}
 	w.attempt = p

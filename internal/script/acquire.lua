@@ -9,14 +9,15 @@
 -- ARGV[4+] leftovers: fields of this client that no live hold uses
 --
 -- Replies
---   201                granted: the field stands at 1; nobody else is there
+--   201                granted: the field stands, at 1 if it is new; nobody else is there
 --   "granted:<token>"  the same with a token
 --   "held:<ms>"        others are there; <ms> is the key's PTTL, -1 without expiry
 --   "restarted:<ms>"   the guard refuses for so long still; nothing was changed
 --   "rwlock"           a read-write lock stands there; nothing was changed
 --
 -- A second run finds its own field and grants again, with another token. It only
--- raises the TTL then, so that a late copy cannot undercut a longer one. PEXPIRE
+-- raises the TTL then and leaves the depth, so that a late copy cannot undercut a longer
+-- one, nor undo a re-entry. PEXPIRE
 -- goes first: it checks the TTL before anything is written, and it passes when the
 -- server is out of memory. A TTL below 1 is refused: PEXPIRE would delete the key by it.
 local ttl = tonumber(ARGV[1])
@@ -54,7 +55,7 @@ end
 
 if size == 0 then
   redis.call('pexpire', KEYS[1], ARGV[1])
-  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('hsetnx', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
 else
   if mine == 0 or left < ttl then
@@ -62,7 +63,7 @@ else
   else
     redis.call('pexpire', KEYS[1], left)
   end
-  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('hsetnx', KEYS[1], ARGV[2], 1)
   for i = 4, #ARGV do
     redis.call('hdel', KEYS[1], ARGV[i])
   end

@@ -89,7 +89,7 @@ if size > 0 and mine == 1 then
 else
   redis.call('pexpire', KEYS[1], ARGV[1])
 end
-redis.call('hset', KEYS[1], ARGV[2], 1)
+redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 if size == 0 then
   redis.call('pexpire', KEYS[1], ARGV[1])
 end

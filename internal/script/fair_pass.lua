@@ -17,7 +17,8 @@
 --   210 to 250  released: another one is the head, and was told; or keys of other types
 --               are in place of the queue, and it has no head; see tell
 --
--- A second run finds the new field and only raises the TTL, or finds nothing.
+-- A second run finds the new field, leaves its depth and only raises the TTL, or it finds
+-- nothing.
 local ttl = tonumber(ARGV[1])
 if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
@@ -40,7 +41,7 @@ if mine == 0 then
 else
   raise(KEYS[1], ttl)
 end
-redis.call('hset', KEYS[1], ARGV[2], 1)
+redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 for i = 6, #ARGV do
   redis.call('hdel', KEYS[1], ARGV[i])
 end

@@ -412,3 +412,28 @@ func TestACQ9_RWAtMaxMemory(t *testing.T) {
 		b.says("released", b.leave(fieldA))
 	})
 }
+
+// A late copy of what brought an owner in finds that it has entered once more, and leaves
+// that: a reader's second key would belong to nobody.
+func TestACQ15_LateCopyUndoesNoReentry(t *testing.T) {
+	t.Parallel()
+	onEachRW(t, func(b rwBench) {
+		b.says("granted", b.read(30000, fieldA))
+		b.says("kept", b.deepen(30000, fieldA, 2))
+		b.says("granted", b.read(30000, fieldA))
+		b.stands(map[string]string{"mode": "read", fieldA: "2"}, lease)
+		b.holds(fieldA, lease, lease)
+		b.says("released", b.leave(fieldA))
+		b.holds(fieldA)
+		b.stands(nil, 0, "0")
+		b.says("granted", b.write(30000, writerA))
+		b.says("kept", b.deepen(30000, writerA, 3))
+		b.says("granted", b.write(30000, writerA))
+		b.says("granted", b.read(30000, fieldA))
+		b.says("kept", b.deepen(30000, fieldA, 2))
+		b.says("granted", b.read(30000, fieldA))
+		b.says("passed", b.handOver(30000, writerA, writerB))
+		b.stands(map[string]string{"mode": "write", writerA: "3", fieldA: "2"}, lease)
+		b.holds(fieldA, lease, lease)
+	})
+}

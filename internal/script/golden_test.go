@@ -134,7 +134,7 @@ func TestACQ1_SecondRunIsHarmless(t *testing.T) {
 	})
 }
 
-// A late copy finds a longer lease and leaves it.
+// A late copy finds a longer lease and leaves it, and the depth.
 func TestACQ15_LateCopyLowersNoTTL(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(b *bench) {
@@ -143,8 +143,9 @@ func TestACQ15_LateCopyLowersNoTTL(t *testing.T) {
 		b.stands(map[string]string{fieldA: "1"}, time.Minute)
 		b.says("kept", b.keep(1000, fieldA, 2))
 		b.stands(map[string]string{fieldA: "2"}, time.Minute)
+		b.says("granted", b.acquire(1000, fieldA)) // nor undoes a re-entry
 		b.says("passed", b.pass(1000, fieldA, fieldB))
-		b.stands(map[string]string{fieldA: "1"}, time.Minute)
+		b.stands(map[string]string{fieldA: "2"}, time.Minute)
 	})
 }
 

@@ -2,6 +2,7 @@ package script
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -89,6 +90,7 @@ func TestRWModelEqualsLua(t *testing.T) {
 				require.NoError(t, err)
 				require.ElementsMatch(t, append(model.Fields(), "mode"), keys)
 				for _, f := range model.Fields() {
+					require.Equal(t, strconv.Itoa(model.Depth(f)), m.HGet(b.key, f), f)
 					stands := m.TTL(b.key)
 					if f[len(f)-1] != 'e' {
 						stands = min(stands, m.TTL(b.hold(f, 1)))

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,12 @@ func TestModelEqualsLuaOnMiniredis(t *testing.T) {
 				require.Empty(t, model.Fields())
 				return
 			}
+			keys, err := m.HKeys(b.key)
+			require.NoError(t, err)
+			require.Len(t, keys, len(model.Fields()))
+			for _, field := range keys {
+				require.Equal(t, strconv.Itoa(model.Depth(field)), m.HGet(b.key, field), field)
+			}
 			expires, _ := model.Expires()
 			require.Equal(t, expires-model.Now, m.TTL(b.key))
 		})
@@ -41,7 +48,11 @@ func TestModelEqualsLuaOnRedis(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		require.NoError(rt, rdb.Del(ctx, b.key).Err())
 		compare(rt, b, nil, func(model *scriptmodel.Server) {
-			require.Len(rt, rdb.HGetAll(ctx, b.key).Val(), len(model.Fields()))
+			fields := rdb.HGetAll(ctx, b.key).Val()
+			require.Len(rt, fields, len(model.Fields()))
+			for field, depth := range fields {
+				require.Equal(rt, strconv.Itoa(model.Depth(field)), depth, field)
+			}
 			if expires, ok := model.Expires(); ok {
 				near(t, expires-model.Now, rdb.PTTL(ctx, b.key).Val())
 			}

@@ -8,13 +8,14 @@
 -- ARGV[3+] the fields of this client that may stand there before
 --
 -- Replies
---   203               passed: the next owner's field stands, the others do not
+--   203               passed: the next owner's field stands, at 1 if it is new, and the
+--                     others do not
 --   "passed:<token>"  the same with a token
 --   204               gone: none of them was there; the lock was lost, nothing was changed
 --
--- A second run finds the new field and only raises the TTL. The old field goes
--- last: HDEL of the only field would delete the key, and its TTL with it. A TTL
--- below 1 is refused: PEXPIRE would delete the key by it.
+-- A second run finds the new field, leaves its depth and only raises the TTL. The old
+-- field goes last: HDEL of the only field would delete the key, and its TTL with it. A
+-- TTL below 1 is refused: PEXPIRE would delete the key by it.
 local ttl = tonumber(ARGV[1])
 if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
@@ -36,7 +37,7 @@ if mine == 0 then
 else
   raise(KEYS[1], ttl)
 end
-redis.call('hset', KEYS[1], ARGV[2], 1)
+redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 for i = 3, #ARGV do
   redis.call('hdel', KEYS[1], ARGV[i])
 end

@@ -11,12 +11,13 @@
 -- ARGV[7+] leftovers: fields of this client that no live hold uses
 --
 -- Replies
---   201               granted: the field stands at 1, a reader's first key beside it
+--   201               granted: the field stands, at 1 if it is new, a reader's first key
+--                     beside it
 --   "held:<ms>"       others are there, as acquire
 --   "restarted:<ms>"  as acquire
 --   "lock"            a lock of another kind stands there; nothing was changed
 --
--- A second run finds its own field and grants again. The TTL of the hash is as long as
+-- A second run finds its own field, leaves its depth and grants again. The TTL of the hash is as long as
 -- the longest hold needs: a writer that comes in sets it, a reader only raises it. The
 -- key of a read hold goes first: where it cannot be made, because the slot migrates,
 -- nothing was changed.
@@ -81,12 +82,11 @@ end
 local need = string.format('%.0f', math.max(left, ttl))
 redis.call('pexpire', KEYS[1], need)
 if not reading then
-  redis.call('hset', KEYS[1], 'mode', 'write', ARGV[2], 1)
-elseif mode == 'write' and redis.call('hexists', KEYS[1], ARGV[6]) == 1 then
-  redis.call('hset', KEYS[1], ARGV[2], 1)
-else
-  redis.call('hset', KEYS[1], 'mode', 'read', ARGV[2], 1)
+  redis.call('hset', KEYS[1], 'mode', 'write')
+elseif mode ~= 'write' or redis.call('hexists', KEYS[1], ARGV[6]) == 0 then
+  redis.call('hset', KEYS[1], 'mode', 'read')
 end
+redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], need)
 for i = 7, #ARGV do
   drop(KEYS[1], ARGV[5], ARGV[i])

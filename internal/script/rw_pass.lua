@@ -13,6 +13,8 @@
 -- Replies
 --   203, 204         passed, gone: as pass
 --   205, 210 to 250  released: as rw_release
+--
+-- A second run is as one of pass.
 local ttl = tonumber(ARGV[1])
 if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
@@ -39,7 +41,7 @@ if mine == 0 then
 else
   raise(KEYS[1], ttl)
 end
-redis.call('hset', KEYS[1], ARGV[2], 1)
+redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 for i = 6, #ARGV do
   drop(KEYS[1], ARGV[3], ARGV[i])
 end

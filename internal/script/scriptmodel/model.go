@@ -107,7 +107,9 @@ func (s *Server) replace(anew bool, ttl time.Duration, field string, found []str
 	} else {
 		s.raise(ttl)
 	}
-	s.hset(field, 1)
+	if s.hexists(field) == 0 {
+		s.hset(field, 1)
+	}
 	for _, f := range found {
 		s.hdel(f)
 	}

@@ -101,7 +101,7 @@ func (s *RW) Acquire(ttl time.Duration, field, own string, found []string) strin
 	default:
 		s.mode = "read"
 	}
-	s.fields[field] = 1
+	s.enter(field)
 	s.expires = s.Now + max(left, ttl)
 	for _, f := range found {
 		s.drop(f)
@@ -195,7 +195,7 @@ func (s *RW) Pass(ttl time.Duration, field string, found []string) string {
 	} else {
 		s.expires = max(s.expires, s.Now+ttl)
 	}
-	s.fields[field] = 1
+	s.enter(field)
 	for _, f := range found {
 		s.drop(f)
 	}
@@ -226,6 +226,13 @@ func (s *RW) has(field string) int {
 		return 1
 	}
 	return 0
+}
+
+// enter makes field at depth 1; one that is there stays as it is.
+func (s *RW) enter(field string) {
+	if s.has(field) == 0 {
+		s.fields[field] = 1
+	}
 }
 
 func (s *RW) raiseHold(field string, n int, ttl time.Duration) {
