@@ -71,7 +71,7 @@ func TestHalfOf(t *testing.T) {
 		{byInterface{tracedWriter{w}}, write},
 		{byLocker{w}, write},
 		{deeper{&tracedWriter{w}, r}, write},
-		{itself{known: r}, read},
+		{itself{itself: nil, known: r}, read},
 		{WriteLock{plain}, whole},
 		{opaque{w}, unsaid},
 		{l[0], unsaid},

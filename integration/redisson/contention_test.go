@@ -156,11 +156,11 @@ func (m *match) shares(java []*javaParty, golang []*goParty, d time.Duration, on
 
 // turns is how often relock's client released a lock to all, instead of passing it to
 // one of its own.
-func (g *goPeer) turns() uint64 {
-	if g == nil {
+func (p *goPeer) turns() uint64 {
+	if p == nil {
 		return 0
 	}
-	s := g.c.Stats()
+	s := p.c.Stats()
 	return s.Released - s.HandedOff
 }
 
