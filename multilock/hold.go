@@ -26,6 +26,7 @@ type hold struct {
 	lost   chan struct{} // made when somebody asks; guarded by the group's mu
 	asking *asking       // what its parts are asked; nil: nothing. Guarded by the group's mu
 	forget *time.Timer   // nil: nobody has seen a loss. Guarded by the group's mu
+	ends   *time.Timer   // when the lease is over, where a part outlasts it. Guarded by the group's mu
 }
 
 func newHold(parts []part) *hold {
@@ -65,6 +66,28 @@ func (g *MultiLock) last(ctx context.Context, h *hold, lease time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h.lease, h.until = lease, until
+	if h.ends != nil {
+		h.ends.Stop()
+	}
+	if h.ends = nil; lease > 0 && len(own) < len(h.parts) {
+		o := rlock.OwnerOf(ctx)
+		h.ends = time.AfterFunc(time.Until(until), func() { g.leaseOver(o, h) })
+	}
+}
+
+// leaseOver gives h back when its lease is over. Parts that the owner held before would
+// go on by what they had then, and one deeper for ever if no Unlock came.
+func (g *MultiLock) leaseOver(o rlock.Owner, h *hold) {
+	s := g.sit(o)
+	defer g.rise(o, s)
+	ctx := rlock.WithOwner(context.Background(), o)
+	if s.turnFor(ctx, o, h) != nil {
+		return
+	}
+	defer func() { <-s.turn }()
+	if h.agreed() && !h.isGone() { // it was not extended meanwhile, nor given back
+		_ = g.end(ctx, h)
+	}
 }
 
 // end gives all parts of h back, before its Unlocks: its lease is over, but some parts

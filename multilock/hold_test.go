@@ -97,12 +97,12 @@ func TestOuterHold(t *testing.T) {
 		require.NoError(t, try(t, g))
 		require.Equal(t, []int{1, 1, 1}, depths(l))
 
-		// The lease of the group runs out; what it had of a goes back with the next Lock.
+		// The lease of the group runs out; what it had of a and b goes back then.
 		require.NoError(t, l[2].Unlock(as(t, bob)))
 		require.NoError(t, g.LockLease(ctx, 300*time.Millisecond))
 		time.Sleep(time.Second)
 		require.Zero(t, g.Validity(ctx))
-		require.Equal(t, []int{2, 2, 0}, depths(l))
+		require.Equal(t, []int{1, 1, 0}, depths(l))
 		require.NoError(t, g.Lock(ctx))
 		require.Equal(t, []int{2, 2, 1}, depths(l))
 		require.NoError(t, g.Unlock(ctx))
@@ -262,23 +262,61 @@ func TestSweep(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(g.seats), 17)
 
-		// But for one who has held a member by itself all along: it is due an Unlock.
+		// Also of one who has held a member by itself all along, and keeps that.
 		clear(g.seats)
 		for range 15 {
 			runOut(rlock.NewOwner())
 		}
 		require.NoError(t, l[0].Lock(as(t, alice)))
 		runOut(alice)
-		require.Equal(t, []int{2, 0}, depths(l))
 		time.Sleep(remembered)
 		g.most = 0
 		got, err := g.TryLock(as(t, bob), 0, 0)
 		require.NoError(t, err)
 		require.False(t, got)
-		require.Len(t, g.seats, 1)
-		require.ErrorIs(t, g.Unlock(as(t, alice)), rlock.ErrLost)
+		require.Empty(t, g.seats)
+		require.ErrorIs(t, g.Unlock(as(t, alice)), rlock.ErrNotHeld)
 		require.Equal(t, []int{1, 0}, depths(l))
 	})
+}
+
+// What the owner held by itself before stays, and not one deeper: the lease ends for all
+// members, and the Unlock that may come says so. An Extend puts that off.
+func TestLease_EndsWhereAMemberWasHeldBefore(t *testing.T) {
+	for name, after := range map[string]func(t *testing.T, g *MultiLock){
+		"unlocked": func(t *testing.T, g *MultiLock) {
+			require.ErrorIs(t, g.Unlock(as(t, alice)), rlock.ErrLost)
+			require.Empty(t, g.seats)
+		},
+		"left alone": func(*testing.T, *MultiLock) {},
+		"locked anew": func(t *testing.T, g *MultiLock) {
+			require.NoError(t, g.Lock(as(t, alice)))
+			time.Sleep(time.Hour)
+			require.NoError(t, g.Unlock(as(t, alice)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _ := fakes("a", "b")
+				g := group(t, l...)
+				ctx := as(t, alice)
+				require.NoError(t, l[0].Lock(ctx))
+				require.NoError(t, g.LockLease(ctx, time.Minute))
+				time.Sleep(30 * time.Second)
+				require.NoError(t, g.Extend(ctx, time.Minute))
+				time.Sleep(45 * time.Second)
+				require.Equal(t, []int{2, 1}, depths(l))
+				require.Positive(t, g.Validity(ctx))
+				time.Sleep(time.Minute)
+				require.Equal(t, []int{1, 0}, depths(l))
+				require.Zero(t, g.Validity(ctx))
+				require.Positive(t, l[0].Validity(ctx))
+				after(t, g)
+				require.Equal(t, []int{1, 0}, depths(l))
+				require.NoError(t, l[0].Unlock(ctx))
+			})
+		})
+	}
 }
 
 // However many owners there are, an Unlock soon after the lease ran out is ErrLost.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/relock-go/relock/rlock"
 )
@@ -67,8 +68,10 @@ func (s *seat) finish(h *hold) bool {
 		return false
 	}
 	close(h.over)
-	if h.forget != nil {
-		h.forget.Stop()
+	for _, timer := range []*time.Timer{h.forget, h.ends} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	s.hold, s.last = nil, h
 	return true

@@ -23,7 +23,7 @@ func (e *entry) ask(k *call, w *waiter) (*flight, error) {
 		e.endTurn()
 		return nil, nil
 	}
-	if e.yields && e.gate.First() == &w.place && time.Now().Before(e.asked) {
+	if e.yields && e.gate.First() == &w.place && !e.beside(w) && time.Now().Before(e.asked) {
 		e.endTurn() // a release has left the lock to others while w waited for its turn
 		return nil, nil
 	}
@@ -80,6 +80,7 @@ func (e *entry) answered(f *flight, r reply) {
 		e.rec.Abandon(f.q)
 	}
 	var gone []*record.Hold
+	f.q.Deep = r.deep
 	f.verdict, gone = e.rec.Answer(f.q, r.yes, now)
 	for _, h := range gone {
 		e.lose(e.holdOf(h), errRemoved)
@@ -92,6 +93,9 @@ func (e *entry) answered(f *flight, r reply) {
 		}
 		e.again = false
 		w.hold = e.enter(f.q.Hold, w, r.token)
+		if r.deep {
+			e.sweepLater()
+		}
 		e.endTurn()
 	case record.Undo:
 		f.settle()
@@ -130,6 +134,22 @@ var errRemoved = fmt.Errorf("%w: it was removed from Redis", ErrLost)
 // out where it is not.
 func (e *entry) beside(w *waiter) bool {
 	return w.kind == reading && e.hold(w.owner, record.Write) != nil
+}
+
+// readBeside lets w in out of line if its owner writes. What the restart guard refuses
+// has to wait, as others do.
+func (e *entry) readBeside(k *call, w *waiter) (bool, error) {
+	if h := e.hold(w.owner, record.Write); w.kind != reading || h == nil || h.left() == 0 {
+		return false, nil
+	}
+	got, err := e.try(k, w)
+	switch {
+	case got || err == nil || errors.Is(err, ErrRestarted):
+		return got, nil
+	case errors.Is(err, errOver):
+		return false, e.verdictOn(k, w, both(ErrUnsettled, err))
+	}
+	return false, e.verdictOn(k, w, err)
 }
 
 // try makes one attempt without standing in line. It takes part in the one that

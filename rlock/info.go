@@ -81,11 +81,15 @@ func (l *lock) Info(ctx context.Context) (Info, error) { return ask(ctx, l, "inf
 
 // count is the depth of o's field.
 func (l *lock) count(ctx context.Context, o Owner) (int, error) {
-	field, lost := l.c.opt.id+":"+string(o), false
+	field, lost, here := l.c.opt.id+":"+string(o), false, 0
 	if l.kind == writing {
 		field += ":write"
 	}
-	look := func(h *hold) { field, lost = h.rec.Field, h.left() == 0 }
+	look := func(h *hold) {
+		if field, lost, here = h.rec.Field, h.left() == 0, 0; h.rec.Dirty() {
+			here = int(h.rec.Depth) // Redis will have it so, when it was mended
+		}
+	}
 	if l.lookAt(o, look); lost || l.knows(field, o) {
 		return 0, nil
 	}
@@ -105,6 +109,9 @@ func (l *lock) count(ctx context.Context, o Owner) (int, error) {
 	depth, err := strconv.Atoi(text)
 	if err != nil {
 		return 0, both(ErrWrongType, err)
+	}
+	if here > 0 {
+		return here, nil
 	}
 	return depth, nil
 }

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -377,4 +378,134 @@ func TestForceUnlock_WhoseCallerLeaves(t *testing.T) {
 		defer c.mu.Unlock()
 		return c.entries[l.Key()] == nil
 	}, "the entry is forgotten")
+}
+
+// A process that is started anew with its id finds what it held before, three deep, and
+// holds it once.
+func TestHoldCount_AfterARestartWithTheSameID(t *testing.T) {
+	t.Parallel()
+	onEachKind(t, func(t *testing.T, l, _ anyLock) {
+		id := string(NewOwner())
+		before, after := onShared(t, WithID(id)), onShared(t, WithID(id))
+		like := func(c *Client) anyLock {
+			switch l.(type) {
+			case *FairLock:
+				return c.NewFairLock(l.Name())
+			case *FencedLock:
+				return c.NewFencedLock(l.Name())
+			case *SpinLock:
+				return c.NewSpinLock(l.Name())
+			case *ReadLock:
+				return c.NewReadWriteLock(l.Name()).ReadLock()
+			case *WriteLock:
+				return c.NewReadWriteLock(l.Name()).WriteLock()
+			}
+			return c.NewLock(l.Name())
+		}
+		for range 3 {
+			require.NoError(t, like(before).Lock(as("o")))
+		}
+		own := like(after)
+		require.NoError(t, own.Lock(as("o")))
+		n, err := own.HoldCount(as("o"))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		eventually(t, func() bool {
+			for field, depth := range fields(t, l.Key()) {
+				if strings.HasPrefix(field, id) {
+					return depth == "1"
+				}
+			}
+			return false
+		}, "Redis has it so, too")
+		require.NoError(t, own.Unlock(as("o")))
+	})
+}
+
+// A process that had its share leaves the lock to others for a moment. Who tries in that
+// moment hears that others have it, and not that nobody knows.
+func TestTryLock_WhileTheHeadLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"lock", "spin"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := onShared(t, WithHandoffLimit(0, 0))
+			l := kindsOfLocks[what].lock(c, unique(what))
+			for range 2 { // others listen
+				s := look(t).Subscribe(t.Context(), script.Channel(l.Key()))
+				defer s.Close()
+				_, err := s.Receive(t.Context())
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.Lock(as("a")))
+			next := async(func() error { return l.Lock(as("b")) })
+			waitForWaiters(t, c, 1)
+			require.NoError(t, l.Unlock(as("a")))
+			got, err := l.TryLock(as("c"), 5*time.Millisecond, 0)
+			if got { // the moment was over
+				require.NoError(t, l.Unlock(as("c")))
+			}
+			if err != nil {
+				require.NotContains(t, err.Error(), "no attempt on this key was answered")
+			}
+			require.NoError(t, recv(t, next, "the head"))
+			require.NoError(t, l.Unlock(as("b")))
+		})
+	}
+}
+
+// The restart guard keeps a read beside the owner's own write out for a moment: it waits
+// for that as for a holder, whether it stood in line before or not.
+func TestRW_AReadBesideAWriteWaitsForTheGuard(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} {
+		c, p := onProxy(t)
+		l := c.NewReadWriteLock(unique("guarded"))
+		r, w := l.ReadLock(), l.WriteLock()
+		asks := redistest.And(redistest.Command("evalsha"), redistest.HasArg(script.RWAcquire.SHA), redistest.HasArg(r.Key()), redistest.HasArg("read"))
+		require.NoError(t, r.Lock(as("warm")))
+		require.NoError(t, r.Unlock(as("warm")))
+		p.On(asks, redistest.Reply("$13\r\nrestarted:200\r\n")).Times(1)
+		ctx := as("o")
+		if !waits {
+			require.NoError(t, w.Lock(ctx))
+			require.NoError(t, r.Lock(ctx))
+		} else {
+			require.NoError(t, w.Lock(as("x")))
+			writes := async(func() error { return w.Lock(ctx) })
+			waitForWaiters(t, c, 1)
+			behind, stop := context.WithCancel(as("p"))
+			other := async(func() error { return w.Lock(behind) })
+			waitForWaiters(t, c, 2)
+			reads := async(func() error { return r.Lock(ctx) })
+			waitForWaiters(t, c, 3)
+			require.NoError(t, w.Unlock(as("x")))
+			require.NoError(t, recv(t, writes, "the write half"))
+			require.NoError(t, recv(t, reads, "the read half"))
+			stop()
+			require.Error(t, recv(t, other, "the other"))
+		}
+		require.NoError(t, r.Unlock(ctx))
+		require.NoError(t, w.Unlock(ctx))
+	}
+}
+
+// An earlier request on the key is silent: a read beside the own write is unsettled then.
+func TestRW_AReadBesideAWriteThatIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewReadWriteLock(unique("silent"))
+	r, w := l.ReadLock(), l.WriteLock()
+	ctx := as("o")
+	require.NoError(t, w.Lock(ctx))
+	rule := p.On(redistest.And(redistest.HasArg(script.RWKeep.SHA), redistest.HasArg(w.Key())), redistest.HoldReply)
+	extended := async(func() error { return w.Extend(ctx, time.Minute) })
+	rule.WaitExecuted(t, 1)
+	got, err := r.TryLock(ctx, 100*time.Millisecond, 0)
+	rule.Off()
+	rule.Release()
+	require.NoError(t, recv(t, extended, "Extend"))
+	require.False(t, got)
+	require.ErrorIs(t, err, ErrUnsettled)
+	require.NoError(t, w.Unlock(ctx))
 }

@@ -23,6 +23,7 @@ type reply struct {
 	ahead  time.Duration // and is waited for for so long
 	acks   int           // replicas that have what was granted or passed
 	ackErr error         // why that is not known
+	deep   bool          // of what is granted: its field stood there, at another depth
 	freed  bool          // of a pass: the lock was released to others instead
 	told   int           // of a release: subscribers that heard of it; -1 unknown
 	others bool          // of a release: some are still inside
@@ -266,7 +267,13 @@ func meaning(q *record.Request, a script.Answer) (reply, bool) {
 	what, rest, _ := strings.Cut(a.Text, ":")
 	switch {
 	case what == yes[q.Op]:
-		r := reply{yes: true, told: a.Told, acks: a.Acks, ackErr: a.AckErr, others: rest == "others"}
+		deep := false
+		if q.Op == record.Acquire {
+			if rest, deep = strings.CutSuffix(rest, ":deep"); rest == "deep" {
+				rest, deep = "", true
+			}
+		}
+		r := reply{yes: true, deep: deep, told: a.Told, acks: a.Acks, ackErr: a.AckErr, others: rest == "others"}
 		if q.Want.Token {
 			token, err := strconv.ParseUint(rest, 10, 64)
 			r.token = token

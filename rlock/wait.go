@@ -110,14 +110,12 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 	}
 	w.found = e.seen(w)
 	taken := e.barred(w)
-	if taken || w.stand == nil && e.gate.First() != nil && !e.yields && time.Now().Before(e.asked) {
-		w.found-- // one of ours has it, or the head was told that others do: it counts as found taken
+	if taken || w.stand == nil && e.gate.First() != nil && time.Now().Before(e.asked) {
+		w.found-- // one of ours has it, or the head was told that others do, or leaves it to them: it counts as found taken
 	}
 	if w.kind == reading && !taken && e.rec.Live(e.c.clock()) != nil {
-		if e.beside(w) { // what its own owner may do does not stand in line
-			if got, err := e.try(k, w); got || err != nil {
-				return got, err
-			}
+		if in, err := e.readBeside(k, w); in || err != nil { // what its own owner may do does not stand in line
+			return in, err
 		}
 		if e.gate.First() == nil {
 			e.asked = time.Time{} // readers are inside
@@ -133,10 +131,9 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		if in, err := e.reenter(k, w); in || err != nil {
 			return in, err
 		}
-		// What its own owner may do does not stand in line, from when that writes.
-		if h := e.hold(w.owner, record.Write); w.kind == reading && h != nil && h.left() > 0 && !e.leads(w) {
-			if got, err := e.try(k, w); got || err != nil {
-				return got, err
+		if !e.leads(w) { // its owner may write by now
+			if in, err := e.readBeside(k, w); in || err != nil {
+				return in, err
 			}
 		}
 		leads := e.leads(w)
@@ -146,6 +143,9 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			return false, e.verdictOn(k, w, err)
 		}
 		sleep := e.c.opt.recheck
+		if !leads && e.beside(w) { // the restart guard has refused it
+			sleep = min(sleep, max(time.Until(e.young), time.Millisecond))
+		}
 		if leads {
 			sleep = time.Until(e.hears(w).asked)
 		}
@@ -223,6 +223,8 @@ func (e *entry) sleep(k *call, w *waiter, leads bool, d time.Duration) error {
 				messages = at.sub.C()
 			}
 		}
+	}
+	if leads || e.beside(w) {
 		timer = time.NewTimer(d)
 		defer timer.Stop()
 		wake = timer.C

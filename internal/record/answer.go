@@ -131,7 +131,7 @@ func (r *Record) granted(q *Request, now Instant) Verdict {
 	if old := r.Hold(h.Owner, h.Half); old != nil {
 		r.Drop(old) // a lease that ran out
 	}
-	h.state, h.Depth = live, 1
+	h.state, h.Depth, h.dirty = live, 1, q.Deep
 	for other := r.holds; other != nil; other = other.next {
 		if h.rw() && other.rw() {
 			h.mayStand(other.stands)

@@ -25,6 +25,7 @@ type Request struct {
 	TTL   time.Duration // Acquire, Keep, Pass
 	Found []string      // own fields that may stand there beside Hold's, and go
 	Want  Want          // Acquire, Pass: what for. Of a Keep only Token may be set
+	Deep  bool          // Acquire, in the answer: the field stands at another depth than 1
 
 	rw        bool          // of a sweep: it is about a read-write lock
 	lease     time.Duration // that Hold has afterwards; 0: the watchdog's

@@ -122,7 +122,8 @@ func (w *rwWorld) ended() {
 // answer delivers the reply, and does what the user of a record does then.
 func (w *rwWorld) answer(t *rapid.T) {
 	q, reply := w.q, w.attempt.reply
-	yes := reply == "granted" || reply == "kept" || strings.HasPrefix(reply, "released") || reply == "passed"
+	q.Deep = reply == "granted:deep"
+	yes := reply == "granted" || q.Deep || reply == "kept" || strings.HasPrefix(reply, "released") || reply == "passed"
 	verdict, gone := w.rec.Answer(q, yes, w.now())
 	w.ended()
 	t.Logf("%v answer %s: verdict %d", w.server.Now, reply, verdict)

@@ -235,7 +235,8 @@ func (w *world) ended() {
 // record has to do then.
 func (w *world) answer() {
 	q, kind, reply := w.q, w.kind, w.attempt.reply
-	yes := reply == "granted" || reply == "kept" || reply == "released" || reply == "passed"
+	q.Deep = reply == "granted:deep"
+	yes := reply == "granted" || q.Deep || reply == "kept" || reply == "released" || reply == "passed"
 	var verdict Verdict
 	var gone []*Hold
 	w.noFalseLoss(func() { verdict, gone = w.rec.Answer(q, yes, w.now()) })

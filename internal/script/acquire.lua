@@ -11,6 +11,8 @@
 -- Replies
 --   201                granted: the field stands, at 1 if it is new; nobody else is there
 --   "granted:<token>"  the same with a token
+--   "granted:deep", "granted:<token>:deep"  the same, but the field stands at another
+--                      depth, which it had before
 --   "held:<ms>"        others are there; <ms> is the key's PTTL, -1 without expiry
 --   "restarted:<ms>"   the guard refuses for so long still; nothing was changed
 --   "rwlock"           a read-write lock stands there; nothing was changed
@@ -68,7 +70,8 @@ else
     redis.call('hdel', KEYS[1], ARGV[i])
   end
 end
+local more = mine == 1 and deep(KEYS[1], ARGV[2])
 if last then
-  return 'granted:' .. draw(KEYS[2], last)
+  return 'granted:' .. draw(KEYS[2], last) .. (more and ':deep' or '')
 end
-return 201
+return more and 'granted:deep' or 201

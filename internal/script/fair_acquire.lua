@@ -14,7 +14,7 @@
 -- ARGV[7+] leftovers: fields of this client that no live hold uses
 --
 -- Replies
---   201                      granted, as acquire; the field is not in the queue
+--   201, "granted:deep"      granted, as acquire; the field is not in the queue
 --   "held:<ms>"              others have it, or are before; only when it does not queue
 --   "queued:<ms>:<ahead>"    it stands in the queue. It is not its turn before <ms>,
 --                            unless it is told: the PTTL of the holder (-1: none), or
@@ -97,4 +97,7 @@ for i = 7, #ARGV do
   redis.call('hdel', KEYS[1], ARGV[i])
 end
 enter(KEYS[2], KEYS[3], ARGV[2], wait)
+if mine == 1 and deep(KEYS[1], ARGV[2]) then
+  return 'granted:deep'
+end
 return 201

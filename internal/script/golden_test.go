@@ -143,7 +143,7 @@ func TestACQ15_LateCopyLowersNoTTL(t *testing.T) {
 		b.stands(map[string]string{fieldA: "1"}, time.Minute)
 		b.says("kept", b.keep(1000, fieldA, 2))
 		b.stands(map[string]string{fieldA: "2"}, time.Minute)
-		b.says("granted", b.acquire(1000, fieldA)) // nor undoes a re-entry
+		b.says("granted:deep", b.acquire(1000, fieldA)) // nor undoes a re-entry
 		b.says("passed", b.pass(1000, fieldA, fieldB))
 		b.stands(map[string]string{fieldA: "2"}, time.Minute)
 	})

@@ -13,14 +13,15 @@
 -- Replies
 --   201               granted: the field stands, at 1 if it is new, a reader's first key
 --                     beside it
+--   "granted:deep"    the same at another depth, as acquire
 --   "held:<ms>"       others are there, as acquire
 --   "restarted:<ms>"  as acquire
 --   "lock"            a lock of another kind stands there; nothing was changed
 --
--- A second run finds its own field, leaves its depth and grants again. The TTL of the hash is as long as
--- the longest hold needs: a writer that comes in sets it, a reader only raises it. The
--- key of a read hold goes first: where it cannot be made, because the slot migrates,
--- nothing was changed.
+-- A second run finds its own field, leaves its depth and grants again. The TTL of the
+-- hash is as long as the longest hold needs: a writer that comes in sets it, a reader
+-- only raises it. The key of a read hold goes first: where it cannot be made, because
+-- the slot migrates, nothing was changed.
 local ttl = tonumber(ARGV[1])
 if ttl < 1 then
   return redis.error_reply('ERR TTL below 1')
@@ -90,5 +91,8 @@ redis.call('hsetnx', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], need)
 for i = 7, #ARGV do
   drop(KEYS[1], ARGV[5], ARGV[i])
+end
+if mine == 1 and deep(KEYS[1], ARGV[2]) then
+  return 'granted:deep'
 end
 return 201

@@ -29,7 +29,7 @@ type Script struct {
 
 // The scripts. They are never changed.
 var (
-	Acquire = load("acquire", "guard", "foreign", "held", "token")
+	Acquire = load("acquire", "guard", "foreign", "held", "deep", "token")
 	Keep    = load("keep", "raise", "token")
 	Release = load("release", "tell")
 	Pass    = load("pass", "raise", "token")
@@ -37,13 +37,13 @@ var (
 	Force   = load("force", "foreign", "tell", "next")
 	Info    = load("info", "readers")
 
-	FairAcquire = load("fair_acquire", "guard", "foreign", "held", "queue", "raise")
+	FairAcquire = load("fair_acquire", "guard", "foreign", "held", "deep", "queue", "raise")
 	FairRelease = load("fair_release", "tell", "next")
 	FairPass    = load("fair_pass", "queue", "raise", "tell", "next")
 	FairLeave   = load("fair_leave", "queue", "tell", "next")
 	FairBeat    = load("fair_beat", "queue")
 
-	RWAcquire = load("rw_acquire", "guard", "foreign", "held", "readers")
+	RWAcquire = load("rw_acquire", "guard", "foreign", "held", "deep", "readers")
 	RWKeep    = load("rw_keep", "raise", "readers")
 	RWRelease = load("rw_release", "readers", "tell", "rest")
 	RWPass    = load("rw_pass", "raise", "readers", "tell", "rest")

@@ -56,6 +56,14 @@ func (s *Server) Acquire(ttl time.Duration, field string, found []string) string
 		return "granted"
 	}
 	s.replace(mine == 0, ttl, field, found)
+	return granted(s.Depth(field))
+}
+
+// granted is the reply with which a field stands at that depth.
+func granted(depth int) string {
+	if depth != 1 {
+		return "granted:deep"
+	}
 	return "granted"
 }
 

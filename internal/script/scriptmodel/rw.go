@@ -106,7 +106,7 @@ func (s *RW) Acquire(ttl time.Duration, field, own string, found []string) strin
 	for _, f := range found {
 		s.drop(f)
 	}
-	return "granted"
+	return granted(s.fields[field])
 }
 
 // Keep is rw_keep.lua.
