@@ -137,19 +137,21 @@ func (e *entry) beside(w *waiter) bool {
 }
 
 // readBeside lets w in out of line if its owner writes. What the restart guard refuses
-// has to wait, as others do.
-func (e *entry) readBeside(k *call, w *waiter) (bool, error) {
+// has to wait, as others do: young tells of it.
+func (e *entry) readBeside(k *call, w *waiter) (in, young bool, err error) {
 	if h := e.hold(w.owner, record.Write); w.kind != reading || h == nil || h.left() == 0 {
-		return false, nil
+		return false, false, nil
 	}
-	got, err := e.try(k, w)
+	in, err = e.try(k, w)
 	switch {
-	case got || err == nil || errors.Is(err, ErrRestarted):
-		return got, nil
+	case in || err == nil:
+		return in, false, nil
+	case errors.Is(err, ErrRestarted):
+		return false, true, nil
 	case errors.Is(err, errOver):
-		return false, e.verdictOn(k, w, both(ErrUnsettled, err))
+		err = both(ErrUnsettled, err)
 	}
-	return false, e.verdictOn(k, w, err)
+	return false, false, e.verdictOn(k, w, err)
 }
 
 // try makes one attempt without standing in line. It takes part in the one that

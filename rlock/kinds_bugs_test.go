@@ -509,3 +509,31 @@ func TestRW_AReadBesideAWriteThatIsNotAnswered(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnsettled)
 	require.NoError(t, w.Unlock(ctx))
 }
+
+// Redis has given the lock to somebody else, and its writer has not heard of that yet. Its
+// own read is refused, and sleeps like anybody's.
+func TestRW_AReadBesideAWriteThatRedisHasNot(t *testing.T) {
+	t.Parallel()
+	c, p := onProxy(t)
+	l := c.NewReadWriteLock(unique("gone"))
+	r, w := l.ReadLock(), l.WriteLock()
+	require.NoError(t, w.Lock(as("b")))
+	ctx, cancel := context.WithCancel(as("c"))
+	other := async(func() error { return w.Lock(ctx) })
+	waitForWaiters(t, c, 1)
+	remove(t, w.Key())
+	require.NoError(t, look(t).HSet(t.Context(), w.Key(), "mode", "write", "foreign:1:write", 1).Err())
+	require.NoError(t, look(t).Expire(t.Context(), w.Key(), time.Minute).Err())
+	p.ResetCounts()
+	reading, stop := context.WithCancel(as("b"))
+	reads := async(func() error { return r.Lock(reading) })
+	waitForWaiters(t, c, 2)
+	time.Sleep(300 * time.Millisecond) // in which it is to be quiet
+	require.LessOrEqual(t, p.CountCommand("evalsha"), 10)
+	stop()
+	require.Error(t, recv(t, reads, "the read"))
+	cancel()
+	require.Error(t, recv(t, other, "the other writer"))
+	require.ErrorIs(t, w.Unlock(as("b")), ErrLost)
+	remove(t, w.Key())
+}

@@ -114,7 +114,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		w.found-- // one of ours has it, or the head was told that others do, or leaves it to them: it counts as found taken
 	}
 	if w.kind == reading && !taken && e.rec.Live(e.c.clock()) != nil {
-		if in, err := e.readBeside(k, w); in || err != nil { // what its own owner may do does not stand in line
+		if in, _, err := e.readBeside(k, w); in || err != nil { // what its own owner may do does not stand in line
 			return in, err
 		}
 		if e.gate.First() == nil {
@@ -131,8 +131,11 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 		if in, err := e.reenter(k, w); in || err != nil {
 			return in, err
 		}
+		young := false
 		if !e.leads(w) { // its owner may write by now
-			if in, err := e.readBeside(k, w); in || err != nil {
+			var in bool
+			var err error
+			if in, young, err = e.readBeside(k, w); in || err != nil {
 				return in, err
 			}
 		}
@@ -143,7 +146,7 @@ func (e *entry) wait(k *call, w *waiter, once bool) (bool, error) {
 			return false, e.verdictOn(k, w, err)
 		}
 		sleep := e.c.opt.recheck
-		if !leads && e.beside(w) { // the restart guard has refused it
+		if young {
 			sleep = min(sleep, max(time.Until(e.young), time.Millisecond))
 		}
 		if leads {
